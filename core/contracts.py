@@ -20,14 +20,22 @@ that one declares.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from penstock.core.sample import BadRecord, BadSample, Batch, Keys, Record, Sample
+from penstock.core.sample import (
+    MAX_RECORD_BYTES,
+    BadRecord,
+    BadSample,
+    Batch,
+    Keys,
+    Record,
+    Sample,
+)
 from penstock.core.stage_times import StageTimes
 
 if TYPE_CHECKING:
@@ -327,74 +335,57 @@ class RecordAnnotations(Protocol):
 # Source: where a stream comes from.
 
 
-class Source(Protocol):
-    """Shards of a stream, each read from its start to its end."""
+class Source(ABC):
+    """Shards of a stream, each read in order.
 
-    @property
-    def reopens(self) -> bool:
-        """Whether a shard can be opened again: for another epoch, another rank, to resume."""
+    An item is a `BadRecord`, or something small with a ``key``, of which `load` makes the record in
+    a worker. The hash of the key decides the item's split, so an item has one key in every epoch.
+    The last item of a damaged shard may be a `BadRecord` with ``ends_shard=True``.
 
+    Attributes:
+        reopens: A shard can be read again: in another epoch, on another rank, to resume.
+        continues: Each `read` continues behind the last one, as of a queue: the source can be
+            resumed and read in many epochs, but no item comes twice.
+        class_names: Names of the classes by label, or None.
+        max_record_bytes: Larger records are bad.
+    """
+
+    reopens: bool = True
+    continues: bool = False
+    class_names: tuple[str, ...] | None = None
+    max_record_bytes: int = MAX_RECORD_BYTES
+
+    @abstractmethod
     def shards(self, epoch: int) -> Sequence[Any]:
-        """List what `open` takes, hashable, in the source's own order."""
+        """List the shards of an epoch: hashable values, in the source's own order."""
 
-    def open(self, shard: Any) -> ShardReader:
-        """Read a shard. Trouble that is no damage of the data raises, here or while reading."""
+    @abstractmethod
+    def read(self, shard: Any, start: int) -> Generator[Any]:
+        """Yield the items of a shard from the `start`-th on; ``close`` ends the generator.
+
+        `start` is 0 unless `count` knows the shard. Trouble that is no damage of the data raises.
+        """
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hash what is known of the data without reading it, without paths or times."""
 
     def load(self, item: Any) -> Record | BadRecord:
         """Make the record of an item, in any process."""
+        record: Record | BadRecord = item
+        return record
 
-    def fingerprint(self) -> str:
-        """Hash of what is known of the data without reading it; not of paths or times."""
+    def count(self, shard: Any) -> int | None:
+        """Count the items of a shard without reading it; None if that is unknown."""
+        return None
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SourceCapabilities:
-    """Capabilities of a source.
-
-    Attributes:
-        class_names: Names of the classes by label.
-        counts: Items by shard, as far as they are known: whoever resumes passes such shards by
-            unopened.
-        goes_on: Opened again, it goes on where it was read to: it can be resumed and read in many
-            epochs, but never read again.
-        held: Is told how many records of the epoch a checkpoint holds, in the order of positions.
-    """
-
-    class_names: tuple[str, ...] | None = None
-    counts: Mapping[Any, int] = field(default_factory=dict)
-    goes_on: bool = False
-    held: Callable[[int], None] | None = None
-
-
-@runtime_checkable
-class SettledSource(Protocol):
-    """A class of sources that look up, when made, what another start may find changed."""
-
-    @property
     def settled(self) -> Mapping[str, Mapping[Any, Any]]:
-        """Arguments that say what was found, by place, so that it is found again.
+        """Return arguments that make every rank and every resume find the same data."""
+        return {}
 
-        Ranks are told what one of them found, and a run keeps it.
-        """
-
-
-class ShardReader(Protocol):
-    """The items of one shard, in order.
-
-    An item is a `BadRecord`, of which one may also be the last and say what is lost behind it
-    (``ends_shard=True``), or something small with a ``key``, of which the source's `load` makes the
-    record. The hash of the key decides which split the item is in, so each epoch gives an item the
-    same key, in any order.
-    """
-
-    def __next__(self) -> Any:
-        """The next item; StopIteration at the shard's end."""
-
-    def skip(self, count: int) -> int:
-        """Pass over so many items; how many there were, fewer only at the shard's end."""
-
-    def close(self) -> None:
-        """Let go of files, processes and connections."""
+    def acknowledge(self, records: int) -> None:
+        """Release the first `records` of the epoch, in the order of positions: they are saved."""
+        return
 
 
 # Decoder and transform: record to sample, sample to sample, batch to batch.

@@ -1,4 +1,4 @@
-"""Everything in memory that workers share, decoded once: a map dataset over a full cache."""
+"""The dataset of records that are decoded once, into memory that workers share."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def open_eager(
 
     Args:
         storage: How to open the storage.
-        cache: Wraps the storage, if given; is told `decode` and `keys`.
+        cache: Wraps the storage; also gets `decode` and `keys`.
         given: As for ``dataset=map``.
 
     Raises:
@@ -58,17 +58,17 @@ def open_eager(
 def held_in_memory(
     storage: Storage, *, decode: Decoder, keys: Mapping[str, str | None] | None = None
 ) -> Storage:
-    """All records of a storage in the RAM cache, their images decoded where pixels stay the same.
+    """Read all records of a storage into the RAM cache, with decoded images if pixels stay equal.
 
-    What has its columns mapped or in memory already is given back as it is.
+    A storage whose columns are mapped or in memory is returned as it is.
 
     Args:
-        storage: The records; bad ones are read again whenever they are asked for.
+        storage: The records; a bad record is read again each time.
         decode: The data set's decoder.
         keys: The data set's renaming of fields.
 
     Raises:
-        ValueError: They would not fit, as far as some of them tell.
+        ValueError: They would not fit, judged by some of them.
     """
     columns = capabilities_of(storage, StorageCapabilities).columns
     if (columns and columns.fields) or not len(storage):
@@ -104,7 +104,7 @@ def _fill(held: Storage, store: KeepStore) -> None:
     count, began = len(held), time.monotonic()
     chunks = [np.arange(at, min(at + _CHUNK, count)) for at in range(0, count, _CHUNK)]
     shown = Console(stderr=True)
-    _log.info("decoding %s records of %s, to be held in memory", f"{count:,}", held)
+    _log.info("decoding %s records of %s into memory", f"{count:,}", held)
     with ThreadPoolExecutor(usable_cores(), "penstock-decode") as pool:
         reads = pool.map(lambda rows: len(held.read(rows)), chunks)
         for _ in track(

@@ -1,4 +1,4 @@
-"""Several data sets as one: each keeps its own storage, decoding, annotations and cache."""
+"""Several data sets as one; each keeps its storage, decoding, annotations and cache."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from penstock.core.sample import BadSample, Keys, Sample
 from penstock.core.stage_times import CountedRecords, StageTimes
 
 SOURCE = "source"
-"""The column, and the field of a sample, that says which source a record is of."""
+"""The column and the field with the number of a record's source."""
 
 
 @register("settings", "source")
@@ -38,9 +38,9 @@ class SourceSettings:
     """A source of a mix.
 
     Args:
-        dataset: Any data set but a stream or another mix.
+        dataset: Any data set except a stream or another mix.
         sampler: The order in which its records are drawn; null: random.
-        weight: How often it is drawn beside the others, of any scale; 0: never.
+        weight: How often it is drawn, relative to the others; 0: never.
     """
 
     dataset: dict[str, Any]
@@ -60,13 +60,12 @@ def open_mix(
     """Several data sets at once, each drawn by its weight.
 
     Args:
-        sources: By name, see `SourceSettings`; one that is null is left out. Evaluation takes all
-            of each once, in order, whatever the weights.
-        length: Positions in an epoch; null: as many as the samplers of the sources that are drawn
-            have together.
-        transform: The augmentation, not used: the sources have it.
-        seed: The run's seed, not used either.
-        split: ``train`` or ``val``, not used either.
+        sources: `SourceSettings` by name; a source that is null is dropped. Evaluation reads every
+            source once, in order, whatever the weights.
+        length: Positions in an epoch; null: the sum over the samplers of the drawn sources.
+        transform: Unused: the sources have the augmentation.
+        seed: Unused.
+        split: Unused.
 
     Raises:
         ValueError: A source cannot be mixed; the message says why.
@@ -75,10 +74,10 @@ def open_mix(
 
 
 class MixDataset:
-    """The records of several datasets, one behind the other.
+    """The records of several datasets, one after the other.
 
-    Samples are those of their dataset, with ``source``, int, the number of it, and ``index``
-    counted over all. Class ids become those of the classes united by name, see `MixIndex`.
+    A sample also has ``source``, the number of its dataset; its ``index`` counts over all datasets,
+    and its class ids are those of the classes united by name, see `MixIndex`.
 
     Args:
         sources: Datasets by name, in the order in which their records are numbered.
@@ -110,7 +109,7 @@ class MixDataset:
 
     @property
     def capabilities(self) -> DatasetCapabilities:
-        """It reads apart, and what all, or any, of its sources can do."""
+        """Combine what the sources can do."""
         return DatasetCapabilities(
             staged=self,
             columns=self if all(can.columns for can in self._can) else None,
@@ -127,14 +126,11 @@ class MixDataset:
     def fetch(
         self, indices: NDArray[np.int64], positions: NDArray[np.int64], epoch: int
     ) -> list[Sample | BadSample]:
-        """Samples of the records `indices`, int64 [n], drawn at `positions`, int64 [n]."""
+        """Make the samples of `indices`, int64 [n], drawn at `positions`, int64 [n]."""
         return self.finish(self.read(indices, positions, epoch), positions, epoch)
 
     def drawing_from(self, sampler: Sampler) -> MixDataset:
-        """The same data, whose transforms get other samples as `sampler` places them.
-
-        Those of a sample are of its own source.
-        """
+        """Bind a sampler, by which transforms draw partners from a sample's own source."""
         bound = copy.copy(self)
         of_source = capabilities_of(sampler, SamplerCapabilities).of_source
         bound._hold(
@@ -149,7 +145,7 @@ class MixDataset:
 
     @property
     def row_shape(self) -> tuple[int, int, int] | None:
-        """The shape of the images where the sources know one and the same; else None."""
+        """The shape of the images if the sources agree on it; else None."""
         shapes = {staged.row_shape if staged is not None else None for staged in self._staged}
         return shapes.pop() if len(shapes) == 1 else None
 
@@ -159,7 +155,7 @@ class MixDataset:
         positions: NDArray[np.int64],
         epoch: int,
     ) -> Sequence[Any]:
-        """Read what lies at `indices`, int64 [n], in one batched read of each source."""
+        """Read the records `indices`, int64 [n], in one read of each source."""
         held: list[Any] = [None] * len(indices)
         read = []
         for number, rows, own in self.index.by_source(indices):
@@ -173,7 +169,7 @@ class MixDataset:
         return CountedRecords.of(held, read)
 
     def _held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Memory that `read` takes for each of `indices`, int64 [n], as far as it is known."""
+        """Return the memory of each record of `indices`, int64 [n]; 0: unknown."""
         sizes = np.zeros(len(indices), np.int64)
         for number, rows, own in self.index.by_source(indices):
             known = self._can[number].held_bytes
@@ -191,11 +187,11 @@ class MixDataset:
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Samples of what `read` gave; see `core.contracts.StagedDataset`.
+        """Make the samples of what `read` returned; see `core.contracts.StagedDataset`.
 
         Raises:
-            ValueError: A sample has a field ``source``, or class ids without names that others
-                have.
+            ValueError: A sample has a field ``source``, or class ids without names where another
+                source has names.
         """
         samples: list[Sample | BadSample] = []
         for run in _runs(records):
@@ -234,14 +230,14 @@ class MixDataset:
         return parts[0].columns if len(parts) == 1 else joined(parts, allocate=allocate)
 
     def _of_mix(self, sample: Sample | BadSample, number: int) -> Sample | BadSample:
-        """A source's sample as one of the mix."""
+        """Convert a sample of a source."""
         first, name = self._firsts[number], self.index.names[number]
         if isinstance(sample, BadSample):
             cause = with_keys_of_source(sample.cause, name)
             return replace(sample, index=first + sample.index, cause=cause)
         if SOURCE in sample:
             raise ValueError(
-                f"dataset mix: samples of {name!r} have a field 'source', which is the mix's own; "
+                f"dataset mix: samples of {name!r} have a field 'source', which the mix sets; "
                 f"rename it: dataset.sources.{name}.dataset.keys={{source:origin}}"
             )
         mixed = {**sample, "index": first + sample["index"], SOURCE: number}
@@ -263,25 +259,20 @@ class MixDataset:
         return mixed
 
     def fingerprint(self) -> str:
-        """Hash of the sources' names, data and order."""
+        """Hash the sources' names, data and order."""
         prints = [(name, source.fingerprint()) for name, source in self.sources.items()]
         return hashlib.blake2b(repr(prints).encode(), digest_size=16).hexdigest()
 
 
 class Held(NamedTuple):
-    """A record that a source read, and which one it was.
-
-    Attributes:
-        source: The source's number.
-        record: What its ``read`` gave; the record's own index where it has no such method.
-    """
+    """What a source read, or the record's index if it cannot read apart."""
 
     source: int
     record: Any
 
 
 def _runs(records: Sequence[Held]) -> Iterator[slice]:
-    """Neighbours of one source, whose rows in the batch are neighbours too."""
+    """Yield runs of adjacent records of one source."""
     sources = [held.source for held in records]
     cuts = [i for i in range(1, len(sources)) if sources[i] != sources[i - 1]]
     for start, stop in pairwise([0, *cuts, len(sources)]):
@@ -289,65 +280,59 @@ def _runs(records: Sequence[Held]) -> Iterator[slice]:
             yield slice(start, stop)
 
 
+@dataclass(frozen=True, slots=True)
 class SourceDraws:
-    """A sampler as one source of a mix has to see it: with records of that source alone.
+    """The sampler of a mix as one source sees it: with records of that source alone.
 
-    Args:
+    Attributes:
         length: Positions of the mix.
-        of_source: Gives the mix's records of a source; see `SamplerCapabilities`.
+        of_source: Draws records of a source; see `SamplerCapabilities`.
         number: The source's number.
-        size: How many records the source has.
+        size: The source's number of records.
     """
 
-    def __init__(
-        self,
-        length: int,
-        of_source: Callable[[int, int, NDArray[np.int64]], NDArray[np.int64]] | None,
-        number: int,
-        size: int,
-    ) -> None:
-        self._length = length
-        self._of_source = of_source
-        self._number = number
-        self._size = size
+    length: int
+    of_source: Callable[[int, int, NDArray[np.int64]], NDArray[np.int64]] | None
+    number: int
+    size: int
 
     def __len__(self) -> int:
-        return self._length
+        return self.length
 
     @property
     def capabilities(self) -> SamplerCapabilities:
-        """Any positions at once."""
+        """Draw at any positions."""
         return SamplerCapabilities(at=self.at)
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Records of the source at positions ``start .. stop - 1``, int64 [stop - start]."""
+        """Return the records at positions ``start .. stop - 1``, int64 [stop - start]."""
         return self.at(epoch, np.arange(start, stop, dtype=np.int64))
 
     def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Records of the source at any positions, int64 [n]."""
-        if self._of_source is None:  # all records in order: as good as any of the source's own
-            return positions % self._size
-        return self._of_source(self._number, epoch, positions)
+        """Return the records at any positions, int64 [n]."""
+        if self.of_source is None:  # any records of the source will do
+            return positions % self.size
+        return self.of_source(self.number, epoch, positions)
 
 
 class MixIndex(Index):
-    """Indexes one behind the other: record i of a source is record ``firsts[source] + i`` here.
+    """Indexes, one after the other: record i of a source is record ``firsts[source] + i``.
 
-    Classes are united by name: those of the first source, then what the next ones add, each in
-    their order. Columns are those that every source has, and ``source``.
+    Classes are united by name: the classes of the first source, then the new classes of the next
+    ones, in their order. Columns are the columns that every source has, and ``source``.
 
     Args:
         indexes: By the names of the sources.
 
     Attributes:
         names: The names of the sources, by number.
-        firsts: The first record of each source, and behind them the number of all, int64 [S + 1].
-        class_names: Names of the classes by label, or None where there are no labels.
-        field_classes: Names of the classes by field; those of ``source`` are the sources' names.
-        class_ids: For each source, by field whose ids are others here: the id of each of its
-            own, int64 [C]; None where they have no names, and in another source they have.
-        places: For each source, by field whose classes are not all of those here: the same ids,
-            and how many classes there are here.
+        firsts: The first record of each source, then the number of all records, int64 [S + 1].
+        class_names: Names of the classes by label, or None.
+        field_classes: Names of the classes by field; of ``source``, the names of the sources.
+        class_ids: For each source, by field whose ids change: the new id of each class, int64 [C];
+            None: the source has no names for them, and another source has.
+        places: For each source, by field with fewer classes than the mix: the new ids, and the
+            number of classes of the mix.
     """
 
     def __init__(self, indexes: Mapping[str, Index]) -> None:
@@ -359,13 +344,10 @@ class MixIndex(Index):
         for field in sorted({name for known in classes for name in known}):
             united[field] = tuple(dict.fromkeys(n for c in classes for n in c.get(field, ())))
         self.class_ids = tuple(
-            {
-                f: _ids(known[f], names) if f in known else None
-                for f, names in united.items()
-                if _differ(known, f, names)
-            }
+            {f: _ids(known[f], names) if f in known else None for f, names in united.items()
+             if f not in known or names[: len(known[f])] != known[f]}
             for known in classes
-        )
+        )  # fmt: skip
         self.places = tuple(
             {f: (_ids(known[f], names), len(names)) for f, names in united.items()
              if known.get(f, names) != names}
@@ -380,13 +362,13 @@ class MixIndex(Index):
 
     @property
     def columns(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of the columns beside the key."""
+        """Names of the columns that all sources have."""
         first, *rest = (index.columns for index in self._indexes)
         common = (name for name in first if all(name in columns for columns in rest))
         return (*(name for name in common if name != SOURCE), SOURCE)
 
     def column(self, name: str) -> NDArray[Any]:
-        """One column, [len(self)]; KeyError names the columns there are."""
+        """Return a column, [len(self)]; KeyError names the columns."""
         if name not in self._columns:
             if name not in self.columns:
                 known = ", ".join(self.columns)
@@ -400,17 +382,17 @@ class MixIndex(Index):
         return self._columns[name]
 
     def keys(self, indices: NDArray[np.int64]) -> list[str]:
-        """Keys of the given indices, int64 [n], as they are in their sources."""
-        keys = [""] * len(indices)
+        """Return the sources' keys of `indices`, int64 [n]."""
+        keys = np.empty(len(indices), object)
         for number, rows, own in self.by_source(indices):
-            for row, key in zip(rows.tolist(), self._indexes[number].keys(own), strict=True):
-                keys[row] = key
-        return keys
+            keys[rows] = self._indexes[number].keys(own)
+        found: list[str] = keys.tolist()
+        return found
 
     def by_source(
         self, indices: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """For each source among the records `indices`, int64 [n]: which rows, and its own indices.
+        """Group records, int64 [n], by source.
 
         Yields:
             The source's number, int64 [m] rows of `indices`, and int64 [m] records of the source.
@@ -421,22 +403,22 @@ class MixIndex(Index):
             yield number, rows, indices[rows] - self.firsts[number]
 
     def fingerprint(self) -> str:
-        """Hash of the sources' names and data, in their order."""
+        """Hash the sources' names and data, in their order."""
         digest = hashlib.blake2b(digest_size=16)
         for name, index in zip(self.names, self._indexes, strict=True):
             digest.update(f"{name}\0{index.fingerprint()}\0".encode())
         return digest.hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_columns": {}}  # columns are put together again where needed
+        return {**self.__dict__, "_columns": {}}  # made again where needed
 
 
 def united(values: Any, ids: NDArray[np.int64] | None) -> Any:
-    """Class ids of a source as those of the mix; what is no class of the source stays as it is.
+    """Map class ids of a source to ids of the mix; other values stay as they are.
 
     Args:
-        values: An integer, or an array of them, such as a mask with ids to be ignored.
-        ids: The id in the mix of each of the source's, int64 [C]; None: they are the same.
+        values: An integer or an array of integers, such as a mask with ids to ignore.
+        ids: The new id of each class of the source, int64 [C]; None: no id changes.
     """
     if ids is None:
         return values
@@ -450,19 +432,16 @@ def united(values: Any, ids: NDArray[np.int64] | None) -> Any:
 
 
 def _is_by_class(values: Any) -> bool:
-    """Whether a field of a sample has a number for each class, such as multi-hot labels."""
+    """Tell whether a field has a number for each class, such as multi-hot labels."""
     return isinstance(values, np.ndarray) and values.dtype.kind == "f"
 
 
 def spread(
     values: NDArray[np.floating[Any]], places: NDArray[np.int64], count: int
 ) -> NDArray[np.floating[Any]]:
-    """A number for each class of a source as one for each of the mix; NaN: the source has none.
+    """Spread a source's number for each class, [C], over the `count` classes of the mix.
 
-    Args:
-        values: [C].
-        places: The id in the mix of each of the source's classes, int64 [C].
-        count: Classes of the mix.
+    `places` are the new ids, int64 [C]. Classes that the source lacks become NaN.
     """
     found = np.full(count, np.nan, values.dtype)
     found[places] = values
@@ -470,29 +449,19 @@ def spread(
 
 
 def _classes(index: Index) -> dict[str, tuple[str, ...]]:
-    """Names of the classes by field, of those that have some."""
+    """Return the names of the classes by field, of fields with names."""
     named = {"label": index.class_names, **index.field_classes}
     return {field: tuple(names) for field, names in named.items() if names}
 
 
-def _differ(known: Mapping[str, tuple[str, ...]], field: str, names: tuple[str, ...]) -> bool:
-    """Whether ids of a field, as a source has them, are not those of the same names here."""
-    return field not in known or names[: len(known[field])] != known[field]
-
-
 def _ids(names: Sequence[str], all_names: Sequence[str]) -> NDArray[np.int64]:
-    """Find each name's place among all."""
+    """Return the place of each name in `all_names`, int64 [len(names)]."""
     places = {name: place for place, name in enumerate(all_names)}
     return np.array([places[name] for name in names], np.int64)
 
 
 class Part(NamedTuple):
-    """Columns that one source gives of a batch.
-
-    Attributes:
-        rows: Which rows of the batch, int64 [m].
-        columns: Arrays [m, ...] and lists of m by field.
-    """
+    """Columns of one source in a batch, and their rows, int64 [m]."""
 
     rows: NDArray[np.int64]
     columns: dict[str, Any]
@@ -501,17 +470,13 @@ class Part(NamedTuple):
 def in_the_mix(
     columns: dict[str, Any], class_ids: Mapping[str, NDArray[np.int64] | None]
 ) -> dict[str, Any] | None:
-    """A source's columns with class ids of the mix; None where a sample says what is wrong.
+    """Convert class ids of a source's columns, see `MixIndex.class_ids`.
 
-    Args:
-        columns: Arrays [m, ...] and lists of m by field.
-        class_ids: See `MixIndex.class_ids`.
+    Return None if a single sample has to report an error.
     """
     changed = {field: ids for field, ids in class_ids.items() if field in columns}
-    numbers = all(
-        isinstance(columns[field], np.ndarray) and columns[field].dtype.kind != "f"
-        for field in changed
-    )
+    arrays = [columns[field] for field in changed]
+    numbers = all(isinstance(each, np.ndarray) and not _is_by_class(each) for each in arrays)
     if SOURCE in columns or not numbers or any(ids is None for ids in changed.values()):
         return None
     return {**columns, **{field: united(columns[field], ids) for field, ids in changed.items()}}
@@ -520,72 +485,66 @@ def in_the_mix(
 def joined(
     parts: Sequence[Part], *, allocate: Callable[[int], Any] | None = None
 ) -> dict[str, Any] | None:
-    """The columns of a batch.
+    """Join the columns of a batch; None if their fields, shapes or types differ.
 
     Args:
-        parts: Of every row once; no part is empty.
-        allocate: Gives writable memory of so many bytes, for the largest array of more axes.
+        parts: Every row once; no part is empty.
+        allocate: Returns writable memory of so many bytes, for the largest array of several axes.
 
     Returns:
-        Fields in the order of the first row's source; None where they are not the same in all,
-        or differ in shape or kind of value: what is to become of them, samples say one by one.
+        Columns, in the order of the first row's source.
     """
     fields = next(part.columns for part in parts if 0 in part.rows)
     if any(part.columns.keys() != fields.keys() for part in parts):
         return None
     count = sum(part.rows.size for part in parts)
-    columns = {name: [part.columns[name] for part in parts] for name in fields}
-    arrays = {}
-    for name, values in columns.items():
-        if all(isinstance(each, np.ndarray) for each in values):
-            dtype = _common_type(values)
-            if dtype is None or len({each.shape[1:] for each in values}) > 1:
-                return None
-            arrays[name] = (dtype, (count, *values[0].shape[1:]))
-        elif not all(isinstance(each, list | Keys) for each in values):
-            return None
-    sizes = {n: dtype.itemsize * int(np.prod(s)) for n, (dtype, s) in arrays.items() if s[1:]}
-    largest = max(sizes, key=sizes.__getitem__, default=None)
     whole: dict[str, Any] = {}
-    for name, values in columns.items():
-        if name not in arrays:
+    for name in fields:
+        values = [part.columns[name] for part in parts]
+        if all(isinstance(each, list | Keys) for each in values):
             whole[name] = [None] * count
-            for part, each in zip(parts, values, strict=True):
-                for row, value in zip(part.rows.tolist(), each, strict=True):
-                    whole[name][row] = value
             continue
-        dtype, shape = arrays[name]
-        if allocate is not None and name == largest:
-            given = np.frombuffer(allocate(sizes[name]), dtype, int(np.prod(shape)))
-            whole[name] = given.reshape(shape)
-        else:
-            whole[name] = np.empty(shape, dtype)
-        for part, each in zip(parts, values, strict=True):
-            whole[name][part.rows] = each
+        dtype = _common_type(values)
+        if dtype is None:
+            return None
+        whole[name] = np.empty((count, *values[0].shape[1:]), dtype)
+    largest = max(
+        (name for name, each in whole.items() if isinstance(each, np.ndarray) and each.ndim > 1),
+        key=lambda name: whole[name].nbytes,
+        default=None,
+    )
+    if allocate is not None and largest is not None:
+        like = whole[largest]
+        whole[largest] = np.frombuffer(allocate(like.nbytes), like.dtype, like.size).reshape(
+            like.shape
+        )
+    for part in parts:
+        for name, each in part.columns.items():
+            if isinstance(whole[name], np.ndarray):
+                whole[name][part.rows] = each
+                continue
+            for row, value in zip(part.rows.tolist(), each, strict=True):
+                whole[name][row] = value
     return whole
 
 
-def _common_type(arrays: Sequence[NDArray[Any]]) -> np.dtype[Any] | None:
-    """One type for all of them, or None.
+def _common_type(arrays: Sequence[Any]) -> np.dtype[Any] | None:
+    """Return the type of a column of all arrays; None if they are unlike.
 
-    Arrays of more axes keep their type in a batch. Numbers become bool, int64 or float32, and
-    what several types have in common becomes the same, unless it is floats for integers alone.
+    Arrays of more axes keep their type in a batch. Numbers get the type that NumPy finds common,
+    unless floats would stand for integers alone.
     """
-    types = {array.dtype for array in arrays}
-    if len(types) == 1:
-        return types.pop()
-    if arrays[0].ndim > 1:
+    if not all(isinstance(each, np.ndarray) for each in arrays):
         return None
-    common = np.result_type(*types)
-    return common if common.kind in {t.kind for t in types} else None
+    types = {array.dtype for array in arrays}
+    if len({array.shape[1:] for array in arrays}) > 1 or (len(types) > 1 and arrays[0].ndim > 1):
+        return None
+    common = np.result_type(*types) if len(types) > 1 else types.pop()
+    return common if len(types) < 2 or common.kind in {t.kind for t in types} else None
 
 
 def check_source(name: str, source: Any) -> None:
-    """Refuse what has no place in a mix.
-
-    Raises:
-        ValueError: It has none; the message says why.
-    """
+    """Raise a ValueError if a source cannot be mixed."""
     key = f"dataset.sources.{name}"
     if isinstance(source, StreamDataset):
         raise ValueError(
@@ -607,7 +566,7 @@ def check_source(name: str, source: Any) -> None:
 
 
 def with_keys_of_source(text: str, name: str) -> str:
-    """A message about a data set alone, with the keys that it has as a source of a mix."""
+    """Replace the keys of a message about one data set by its keys as a source of a mix."""
     at = f"dataset.sources.{name}"
     text = re.sub(r"(?<![\w./-])dataset/(?=\w+=)", f"{at}.dataset.", text)
     return re.sub(r"(?<![\w./-])(dataset|sampler)(?=\.(?!sources\.)\w|=)", rf"{at}.\1", text)

@@ -1,4 +1,4 @@
-"""Other samples of the epoch, for a transform that needs them: which ones, and their records."""
+"""Draw and read the partners of a sample: other samples of the epoch, for steps like mosaic."""
 
 from __future__ import annotations
 
@@ -31,13 +31,7 @@ Read = Callable[[NDArray[np.int64]], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Accompanied:
-    """A record, and those of the partners that its transform asks for.
-
-    Attributes:
-        index: The index of the record.
-        record: The record.
-        partners: By step of the transform that needs others, the records for it.
-    """
+    """A record, and the partners of each step of the transform that needs some."""
 
     index: int
     record: Any
@@ -47,13 +41,13 @@ class Accompanied:
 class PartnerStage:
     """Find the partners of a sample: records of other positions of the epoch.
 
-    The positions are drawn from (seed, epoch, position, index), so they are the same whoever
-    computes the sample. A record that is put in the place of a bad one meets partners of its own.
+    The positions are drawn from (seed, epoch, position, index) alone. A record that replaces a bad
+    one has partners of its own.
 
     Args:
-        counts: Gives the number of partners for each step of the transform that needs some.
+        counts: Returns the number of partners for each step of the transform that needs some.
         seed: The run's seed.
-        num_records: Number of records; until there is a sampler they stand in order.
+        num_records: Number of records; without a sampler, record i is at position i.
     """
 
     def __init__(
@@ -69,7 +63,7 @@ class PartnerStage:
         self._sampler: Sampler | None = None
 
     def drawing_from(self, sampler: Sampler) -> PartnerStage:
-        """The same with the records that a sampler puts at the positions of an epoch."""
+        """Return a copy that takes records in the order of a sampler."""
         stage = copy.copy(self)
         stage._sampler, stage._num_positions = sampler, len(sampler)
         return stage
@@ -81,13 +75,7 @@ class PartnerStage:
         positions: NDArray[np.int64],
         epoch: int,
     ) -> Sequence[Any]:
-        """Records with those of their partners, in one batched read.
-
-        Args:
-            read: Gives the records at indices.
-            indices: int64 [n], records.
-            positions: int64 [n], where they stand.
-            epoch: The epoch.
+        """Read records, int64 [n], at positions, int64 [n], and their partners in one read.
 
         Returns:
             An `Accompanied` for each of `indices`.
@@ -98,7 +86,7 @@ class PartnerStage:
             numbers, others = self._drawn(rng, index, position, epoch, attempt=0)
             counts.append(numbers)
             places.append(others)
-        # Asked for together: a sampler of millions takes as long for one position as for many.
+        # Together: a sampler of millions takes as long for one position as for many.
         others = self._records_at(np.concatenate(places), epoch)
         records = read(np.concatenate([indices, others]))
         first = len(indices)
@@ -120,20 +108,11 @@ class PartnerStage:
         read: Read,
         decode: Callable[[Any], Sample | BadRecord],
     ) -> list[list[Sample]] | BadRecord:
-        """The decoded partners of one record.
-
-        A bad one is drawn again; it is reported at the position where it stands itself.
-
-        Args:
-            group: The record with those of its partners.
-            position: Where it stands.
-            epoch: The epoch.
-            read: Gives the records at indices.
-            decode: Record to sample.
+        """Decode the partners of a record, and draw bad partners again.
 
         Returns:
-            By step, the samples for it, which have no position; the last bad one where every
-            attempt for a partner met one.
+            The samples for each step, without positions; or a bad record, if every attempt for a
+            partner met one.
         """
         found: list[Sample] = []
         for number, record in enumerate(one for part in group.partners for one in part):
@@ -154,9 +133,9 @@ class PartnerStage:
     def _drawn(
         self, rng: KeyedRng, index: int, position: int, epoch: int, attempt: int
     ) -> tuple[Sequence[int], NDArray[np.int64]]:
-        """Draw how many partners each step needs, and positions for them all."""
+        """Draw the numbers of partners for each step, and the positions of all partners."""
         stream = Stream.PARTNERS
-        # The numbers are the first draws of attempt 0, whichever attempt the positions are of.
+        # The numbers are the first draws of attempt 0 in every attempt.
         draws = rng.at(self._seed, epoch, position, stream, index * ATTEMPTS)
         numbers = self._counts(draws)
         if attempt:
@@ -178,11 +157,7 @@ class PartnerStage:
 
 
 def check_gives_partners(dataset: Any, transform: Any, *, split: str) -> None:
-    """Refuse a transform that needs other samples on a dataset that has none to give.
-
-    Raises:
-        ValueError: It is so.
-    """
+    """Raise a ValueError if a transform needs partners that the dataset cannot give."""
     needs = capabilities_of(transform, TransformCapabilities).partner_counts is not None
     if needs and capabilities_of(dataset, DatasetCapabilities).drawing_from is None:
         part = "train" if split == "train" else "eval"

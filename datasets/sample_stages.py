@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -33,23 +32,20 @@ if TYPE_CHECKING:
 _RESERVED = ("index", "key", "position")
 _REST = "*"
 RUN = 16
-"""Samples whose draws are made before the pixels of the first one.
-
-What the decoder needs of them is held meanwhile, so it is few.
-"""
+"""Samples whose draws are made before the pixels of the first one; their files stay in memory."""
 
 
 class DecodeStage:
-    """Record to sample, with fields renamed, picked and dropped before anything is decoded.
+    """Record to sample: rename, pick and drop fields, then decode.
 
     Args:
-        decode: The decoder; None where a storage gives samples already.
+        decode: The decoder.
         keys: New names by field name: ``{jpg: image}`` renames, ``{mask: null}`` drops,
-            ``{"*": null, image: image, label: label}`` keeps only what it names.
-        storage: What messages call the storage.
+            ``{"*": null, image: image, label: label}`` keeps these two alone.
+        storage: The storage's name in messages.
 
     Raises:
-        ValueError: Two fields get one name, or a reserved name is given or taken away.
+        ValueError: Two fields get one name, or a name is reserved.
     """
 
     def __init__(
@@ -61,7 +57,7 @@ class DecodeStage:
         names = [name for name in self.keys.values() if name is not None]
         for name in (*self.keys, *names):
             if name in _RESERVED:
-                raise ValueError(f"dataset.keys: {name!r} is the framework's own; leave it out")
+                raise ValueError(f"dataset.keys: {name!r} is reserved; leave it out")
         for name in names:
             if names.count(name) > 1:
                 raise ValueError(f"dataset.keys: two fields are renamed to {name!r}; keep one")
@@ -75,11 +71,11 @@ class DecodeStage:
         """Decode one record.
 
         Returns:
-            The sample without a position, or why there is none.
+            The sample without a position, or a bad record.
 
         Raises:
-            ValueError: A field to be renamed is not there, or two fields get one name.
-            RuntimeError: The decoder failed in a way that is no damage; the cause is chained.
+            ValueError: A field to rename is missing, or two fields get one name.
+            RuntimeError: The decoder failed without damage; the cause is chained.
         """
         if isinstance(record, BadRecord):
             return record
@@ -100,7 +96,7 @@ class DecodeStage:
     def each(
         self, records: Iterable[Record | BadRecord], times: StageTimes
     ) -> Iterator[Sample | BadRecord]:
-        """Decode records, each when it is asked for; `times` is added to."""
+        """Decode records lazily; add the time to `times`."""
         for record in records:
             start = time.perf_counter()
             sample = self(record)
@@ -108,10 +104,10 @@ class DecodeStage:
             yield sample
 
     def renamed(self, record: Record) -> Sample:
-        """The fields of a record under their new names.
+        """Return the fields of a record under their new names.
 
         Raises:
-            ValueError: A field to be renamed is not there, or two fields get one name.
+            ValueError: A field to rename is missing, or two fields get one name.
         """
         if not self.keys:
             return record.fields
@@ -138,16 +134,16 @@ class DecodeStage:
 
 
 class TransformStage:
-    """Sample to sample at a position, with draws that only (seed, epoch, position) decide.
+    """Sample to sample, with draws that depend on (seed, epoch, position) alone.
 
     Args:
         transform: The transform.
         seed: The run's seed.
-        storage: What messages call the storage.
+        storage: The storage's name in messages.
 
     Attributes:
-        row_shape: Height, width and channels of the last uint8 image that came out, which is
-            the likely shape of the next ones; None before there was one.
+        row_shape: Height, width and channels of the last uint8 image, likely the shape of the
+            next ones; None before the first.
     """
 
     row_shape: tuple[int, int, int] | None
@@ -158,7 +154,6 @@ class TransformStage:
         self.storage = storage
         self.row_shape = None
         self._can = capabilities_of(transform, TransformCapabilities)
-        self._rngs = threading.local()
 
     def __call__(
         self,
@@ -169,26 +164,27 @@ class TransformStage:
         into: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
         partners: Sequence[list[Sample]] | BadRecord | None = None,
+        keyed: KeyedRng | None = None,
     ) -> Sample | BadSample:
         """Transform one sample.
 
         Args:
-            sample: The decoded sample, or why there is none.
-            position: Its position in the epoch.
+            sample: The decoded sample, or a bad record.
+            position: The sample's position in the epoch.
             epoch: The epoch.
-            into: uint8 [*row_shape], where the image is put if it is of that shape.
-            times: Its `transform` and `decode` are added to.
-            partners: The samples for each step that needs others, or why there are none; None
-                where no step does.
+            into: uint8 [*row_shape], written with an image of that shape.
+            times: Add to its `transform` and `decode`.
+            partners: The other samples of each step that needs some, or the bad record that left
+                a step without them.
+            keyed: The generator to set; None: a new one.
 
         Returns:
-            The sample with its ``position``; bad stays bad, and becomes so where a pending
-            image turns out to be damaged.
+            The sample with its ``position``, or a bad sample if a pending image is damaged.
 
         Raises:
-            RuntimeError: The transform failed. That is a mistake in it or its arguments, not
-                in the data, so it is no bad sample: it stops the run and the cause is chained.
-            ValueError: The same, where the cause's message says all.
+            RuntimeError: The transform failed, which is a mistake in it or its arguments; the
+                cause is chained.
+            ValueError: The same, if the message of the cause explains it.
         """
         if isinstance(sample, BadRecord):
             return BadSample(sample.index, sample.key, position, sample.cause, self.storage)
@@ -199,7 +195,7 @@ class TransformStage:
         sample["position"] = position
         image = sample.get("image")
         with _Clock(times, image):
-            rng = self._keyed_rng().at(self.seed, epoch, position, Stream.AUGMENT)
+            rng = (keyed or KeyedRng()).at(self.seed, epoch, position, Stream.AUGMENT)
             try:
                 return self._put(self._transformed(sample, rng, into, partners), into)
             except Exception as error:
@@ -214,33 +210,30 @@ class TransformStage:
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Transform samples, the draws of several before the pixels of the first where that can be.
+        """Transform samples; make the draws of several before the pixels of the first.
 
-        Between two photographs a decoder leaves none of the interpreter's code and data in a core's
-        caches. Apart from one another, both are faster.
+        A decoder evicts the interpreter's code and data from a core's caches. So both are faster if
+        they do not alternate.
 
         Args:
-            samples: Decoded samples, or why there is none.
-            positions: int64 [n], where they stand.
+            samples: Decoded samples, or bad records.
+            positions: int64 [n].
             epoch: The epoch.
-            rows: uint8 [n, *row_shape], where images are put that are of that shape.
-            times: Its `transform` and `decode` are added to.
-
-        Returns:
-            As of a call, for each.
+            rows: uint8 [n, *row_shape], written with images of that shape.
+            times: Add to its `transform` and `decode`.
 
         Raises:
             RuntimeError: The transform failed, as in a call.
         """
-        draws_first = self._can.draw is not None
+        draws_first, keyed = self._can.draw is not None, KeyedRng()
         done: list[Sample | BadSample] = []
         first = 0
         for row, (sample, position) in enumerate(zip(samples, positions.tolist(), strict=True)):
             if draws_first and isinstance(sample, dict) and _is_pending(sample):
-                done.append(self._draw(sample, position, epoch, times))
+                done.append(self._draw(sample, position, epoch, times, keyed))
             else:
                 into = None if rows is None else rows[row]
-                done.append(self(sample, position, epoch, into=into, times=times))
+                done.append(self(sample, position, epoch, into=into, times=times, keyed=keyed))
             if len(done) - first == RUN:
                 self._fill(done, first, rows, times)
                 first = len(done)
@@ -248,11 +241,16 @@ class TransformStage:
         return done
 
     def _draw(
-        self, sample: Sample, position: int, epoch: int, times: StageTimes | None
+        self,
+        sample: Sample,
+        position: int,
+        epoch: int,
+        times: StageTimes | None,
+        keyed: KeyedRng,
     ) -> Sample | BadSample:
         sample["position"] = position
         with _Clock(times, sample["image"]):
-            rng = self._keyed_rng().at(self.seed, epoch, position, Stream.AUGMENT)
+            rng = keyed.at(self.seed, epoch, position, Stream.AUGMENT)
             try:
                 assert self._can.draw is not None
                 return self._can.draw(sample, rng)
@@ -290,7 +288,7 @@ class TransformStage:
             times.transform += time.perf_counter() - start - decoding_s
 
     def _failed(self, error: Exception, sample: Sample) -> BadSample:
-        """A damaged image is a bad sample; anything else is raised."""
+        """Return a bad sample for a damaged image; raise any other error."""
         if isinstance(error, RecordError):
             key, position = str(sample.get("key")), int(sample["position"])
             return BadSample(int(sample["index"]), key, position, str(error), self.storage)
@@ -320,7 +318,7 @@ class TransformStage:
         return changed
 
     def _put(self, sample: Sample, into: NDArray[np.uint8] | None) -> Sample:
-        """The sample with its image in the row that is meant for it, if it fits."""
+        """Move the sample's image into its row of the batch, if it fits."""
         image: Any = sample.get("image")
         if image is into or not _is_uint8_image(image):
             return sample
@@ -328,26 +326,12 @@ class TransformStage:
         if into is None or into.shape != image.shape:
             return sample
         into[...] = image
-        # A new dict: a transform may have kept the one it gave, and a row is not to be kept.
+        # A new dict: the transform may have kept the old one, and must not keep a row.
         return {**sample, "image": into}
-
-    def _keyed_rng(self) -> KeyedRng:
-        """This thread's generator."""
-        try:
-            rng: KeyedRng = self._rngs.mine
-        except AttributeError:
-            rng = self._rngs.mine = KeyedRng()
-        return rng
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "row_shape": None, "_rngs": None}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _rngs=threading.local())
 
 
 class _Clock:
-    """Adds what a block takes to the times: to ``decode`` where a pending image was decoded."""
+    """Add the time of a block to `times`; the part of a pending image goes to ``decode``."""
 
     __slots__ = ("_decoded_s", "_image", "_start", "_times")
 

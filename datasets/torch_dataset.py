@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from copy import copy, deepcopy
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -31,6 +30,7 @@ from penstock.datasets.streams.runs import Run
 
 if TYPE_CHECKING:
     from penstock.core.contracts import Transform
+    from penstock.core.rng import GlobalStates
     from penstock.core.stage_times import StageTimes
 
 
@@ -62,28 +62,27 @@ def open_torch(
     Args:
         target: The dataset's class.
         args: Its arguments.
-        val_args: Arguments that differ for validation; null: validation takes a fixed part of
-            the same data, see `val_fraction`.
-        test_args: Arguments that differ for the test split; null: there is none.
-        collate_fn: A user's function of raw items to a batch; it takes the place of `collate`.
-        worker_init_fn: A user's function, called with the worker's number in every process
-            that reads.
+        val_args: Arguments that differ for validation; null: a fixed part of the same data
+            validates, see `val_fraction`.
+        test_args: Arguments that differ for the test split; null: no test split.
+        collate_fn: A function of raw items to a batch; replaces `collate`.
+        worker_init_fn: A function of the worker's number, called in every process that reads.
         keys: Names of the parts of a tuple. Mappings keep their own names. ``key`` among them
-            says that the items of an IterableDataset have a key, by which they are split.
-        classes: Names of the classes by label, or how many there are; null: the dataset's own
-            ``classes``, or as many as its ``targets`` say.
-        val_fraction: Share of the items that validates where `val_args` is null, 0 to 1. Items
+            is the key by which the items of an IterableDataset are split.
+        classes: Names of the classes by label, or their number; null: the dataset's own
+            ``classes``, or their number by its ``targets``.
+        val_fraction: Share of the items that validate if `val_args` is null, 0 to 1. Items
             with an index are split by it, items of an IterableDataset by their key.
         readers: Parts of an IterableDataset that are read side by side. It learns its part from
             ``get_worker_info()`` (and `worker_init_fn`), as one of so many workers, however many
-            processes read. Each batch has as many rows of every part. 1: one reads all.
+            processes read. Each part gives equally many rows of a batch. 1: one reader reads all.
         transform: The augmentation stack.
         seed: The run's seed.
         split: ``train``, ``val`` or ``test``.
 
     Raises:
-        ValueError: The class is not a torch Dataset, the split does not exist, an
-            IterableDataset without keys would be split, or `collate_fn` meets a stack of steps.
+        ValueError: The class is not a torch Dataset, the split is missing, an IterableDataset
+            without keys would be split, or `collate_fn` meets a stack of steps.
     """
     from torch.utils.data import Dataset, IterableDataset
 
@@ -92,7 +91,7 @@ def open_torch(
         raise ValueError(f"dataset torch: target is {cls!r}; give a subclass of torch's Dataset")
     if split == "test" and test_args is None:
         raise ValueError(
-            "dataset torch: there is no test split; say what is different in its arguments with "
+            "dataset torch: the test split is not given; give the arguments that differ with "
             "dataset.test_args={...}"
         )
     different = {"val": val_args, "test": test_args}.get(split) or {}
@@ -143,7 +142,7 @@ class TorchMapDataset:
             self._length = len(source.dataset)
         except (TypeError, NotImplementedError):
             raise ValueError(
-                f"dataset torch: {source.name} has no length; give it __len__, or make it an "
+                f"dataset torch: {source.name} lacks a length; give it __len__, or make it an "
                 f"IterableDataset"
             ) from None
         if val_fraction or split == "val":
@@ -163,7 +162,7 @@ class TorchMapDataset:
         items = indices if self._items is None else self._items[indices]
         read = self._source.together(items.tolist())
         return [
-            self._source.sample(partial(read, row), index=index, position=position, epoch=epoch)
+            self._source.sample(read, row, index=index, position=position, epoch=epoch)
             for row, (index, position) in enumerate(
                 zip(indices.tolist(), positions.tolist(), strict=True)
             )
@@ -246,14 +245,12 @@ class TorchStreamDataset:
     ) -> list[Sample | BadSample]:
         """Turn raw items into samples; `index` is the position. Arrays are not copied."""
         seeds, key_of = self.capabilities.global_random, self._source.key_of
-        return [
-            self._source.sample(
-                partial(_same, item), index=at, position=at, epoch=epoch, key=key_of(item)
-            )
-            if seeds
-            else self._source.sample_of(item, index=at, position=at, epoch=epoch, key=key_of(item))
-            for item, at in zip(items, positions.tolist(), strict=True)
-        ]
+        samples = []
+        for item, at in zip(items, positions.tolist(), strict=True):
+            with self._source.seeded(epoch, at) if seeds else nullcontext():
+                key = key_of(item)
+                samples.append(self._source.sample_of(item, at, position=at, epoch=epoch, key=key))
+        return samples
 
     def fingerprint(self) -> str:
         """Hash the class and the split; the content of a stream is unknown before reading."""
@@ -353,10 +350,10 @@ class TorchSource:
 
     @property
     def capabilities(self) -> DatasetCapabilities:
-        """Declare that its datasets need a process of their own, and the user's collate_fn.
+        """Declare the user's collate_fn, and one process per reader.
 
-        Foreign code finds the global states seeded and may keep state of its own: no two threads
-        of a process may run it.
+        Foreign code draws from the global states and may keep state of its own, so two threads
+        must not share it.
         """
         collate = self.collate if self.collate_fn is not None else None
         return DatasetCapabilities(collate=collate, global_random=True)
@@ -381,23 +378,21 @@ class TorchSource:
 
         Args:
             epoch: The epoch.
-            part: What it is told to be a part of; None: nothing.
+            part: The part to read; None: all.
 
         Raises:
             ValueError: It did not ask which part it is.
         """
-        from penstock.core.rng import GlobalStates
-
         if part is None:
             self.initialise()
         elif self._worker_init_fn is not None:
             with _told(part):
                 self._worker_init_fn(part.number)
-            part.asked = True  # it was told, and may have no need to ask
+            part.asked = True  # the function knew the part
         dataset = self.dataset if part is None else part.dataset
         if hasattr(dataset, "set_epoch"):
             dataset.set_epoch(epoch)
-        states = GlobalStates(self._global_seed(epoch, part.number if part else 0))
+        states = self.seeded(epoch, part.number if part else 0)
         with states, _told(part):
             iterator = iter(dataset)
         run: Run | None = None
@@ -413,15 +408,18 @@ class TorchSource:
                 )
             yield from run
 
-    def _global_seed(self, epoch: int, position: int) -> int:
+    def seeded(self, epoch: int, position: int) -> GlobalStates:
+        """Make the global random states of a position, to enter."""
+        from penstock.core.rng import GlobalStates
+
         draws = KeyedRng().at(self._seed, epoch, position, Stream.GLOBAL)
-        return int(draws.integers(1 << 63))
+        return GlobalStates(int(draws.integers(1 << 63)))
 
     def together(self, numbers: list[int]) -> Callable[[int], Any]:
-        """Give what reads the items of these numbers by their row: all at once where that is equal.
+        """Return a function that reads the items of these numbers by row.
 
-        Where ``__getitems__`` draws, raises, or gives no list of them, each is read by itself:
-        what is drawn then is the position's, and what is bad is one item.
+        ``__getitems__`` reads them at once, unless it draws, raises, or returns anything but a
+        list. Then each item is read alone, with the draws of its position.
         """
         from penstock.core.rng import GlobalStates
 
@@ -447,33 +445,31 @@ class TorchSource:
 
     def sample(
         self,
-        read: Callable[[], Any],
+        read: Callable[[int], Any],
+        row: int,
         *,
         index: int,
         position: int,
         epoch: int,
-        key: str | None = None,
     ) -> Sample | BadSample:
-        """Read an item and make its sample; foreign code runs with seeded global states.
+        """Read an item by its row and make its sample, with seeded global states.
 
-        A ``None`` item, and a ValueError or OSError while reading it, is a bad sample.
+        ``None``, and a ValueError or OSError of the read, is a bad sample.
         """
-        from penstock.core.rng import GlobalStates
-
-        with GlobalStates(self._global_seed(epoch, position)):
+        with self.seeded(epoch, position):
             try:
-                item = read()
+                item = read(row)
             except (ValueError, OSError) as error:
                 if is_trouble(error):
                     raise
                 cause = f"{type(error).__name__}: {error}".splitlines()[0]
                 return BadSample(index, str(index), position, cause, self.name)
-            return self.sample_of(item, index=index, position=position, epoch=epoch, key=key)
+            return self.sample_of(item, index, position=position, epoch=epoch)
 
     def sample_of(
-        self, item: Any, *, index: int, position: int, epoch: int, key: str | None = None
+        self, item: Any, index: int, *, position: int, epoch: int, key: str | None = None
     ) -> Sample | BadSample:
-        """Make the sample of an item, a bad one of None; `key` is `index` by default."""
+        """Make the sample of an item; None makes a bad one. `key` is `index` by default."""
         key = key or str(index)
         if item is None:
             return BadSample(index, key, position, "the dataset gave None", self.name)
@@ -486,14 +482,14 @@ class TorchSource:
         return sample
 
     def _named(self, item: Any) -> Sample:
-        """A sample of a mapping, a tuple, or one value."""
+        """Make a sample of a mapping, a tuple, or one value."""
         if isinstance(item, Mapping):
             return {str(name): _plain(value, str(name)) for name, value in item.items()}
         parts = self._parts(item, "an item has")
         return {name: _plain(part, name) for name, part in parts.items()}
 
     def _parts(self, value: Any, gives: str) -> dict[str, Any]:
-        """The parts of a tuple, or one value, by their names."""
+        """Name the parts of a tuple, or one value."""
         parts = value if isinstance(value, (tuple, list)) else (value,)
         if len(parts) > len(self._keys):
             raise ValueError(
@@ -503,7 +499,7 @@ class TorchSource:
         return dict(zip(self._keys, parts, strict=False))
 
     def collate(self, samples: list[Sample]) -> Batch:
-        """The user's collate_fn on raw items, its output as a dict."""
+        """Call the user's collate_fn on raw items; return a dict."""
         import torch
 
         assert self.collate_fn is not None
@@ -522,11 +518,7 @@ class TorchSource:
 
 
 def _plain(value: Any, name: str) -> Any:
-    """A value as samples hold it: arrays and numbers.
-
-    PIL images become arrays, an ``image`` in RGB. Tensors become arrays of their own layout
-    and dtype: a float image [C, H, W] stays one.
-    """
+    """Convert a PIL image (an ``image`` to RGB) or a tensor to an array of the same layout."""
     if hasattr(value, "convert") and hasattr(value, "getbands"):  # a PIL image
         value = np.array(value.convert("RGB") if name == "image" else value)
     elif hasattr(value, "detach") and hasattr(value, "numpy"):  # a tensor
@@ -543,11 +535,7 @@ def _class_names(dataset: Any) -> tuple[str, ...] | None:
 
 
 def _check_image(image: Any, where: str) -> None:
-    """Augmentation steps take any array for [H, W, C], also one that is [C, H, W].
-
-    Raises:
-        ValueError: The image is none that they can change rightly.
-    """
+    """Raise a ValueError unless an image is [H, W] or [H, W, C], as augmentation steps assume."""
     if image is None:
         return
     shape = getattr(image, "shape", None)
@@ -576,24 +564,20 @@ def _label_column(labels: Any, length: int) -> NDArray[np.int64] | None:
 
 
 def _is_val(start: int, stop: int, val_fraction: float) -> NDArray[np.bool_]:
-    """Choose the items for evaluation: by a hash of their number, whatever their count."""
+    """Choose the items for validation by a hash of their number, bool [stop - start]."""
     words = philox_words(0, 0, start, stop, Stream.SAMPLER)[:, 3]
     return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53 < val_fraction
 
 
-def _same(item: Any) -> Any:
-    return item
-
-
 class _Part:
-    """What ``get_worker_info()`` gives while a part of a stream is read.
+    """The value of ``get_worker_info()`` while a part of a stream is read.
 
     Attributes:
         number: The part.
-        num_workers: How many there are.
+        num_workers: The number of parts.
         seed: 0; the global states are seeded for each item.
-        dataset: A copy of the user's object: a ``worker_init_fn`` may change what it reads.
-        asked: Somebody wanted to know which part this is.
+        dataset: A copy of the user's object, which a ``worker_init_fn`` may change.
+        asked: The user's code has read `id`.
     """
 
     def __init__(self, number: int, parts: int, source: TorchSource) -> None:
@@ -602,7 +586,7 @@ class _Part:
         self.seed = 0
         try:
             self.dataset = deepcopy(source.dataset)
-        except Exception:  # it holds what cannot be copied, such as an open file
+        except Exception:  # such as an open file in it
             self.dataset = copy(source.dataset)
         self.asked = False
 
@@ -615,7 +599,7 @@ class _Part:
 
 @contextmanager
 def _told(part: _Part | None) -> Iterator[None]:
-    """Let torch's ``get_worker_info`` answer with a part."""
+    """Let torch's ``get_worker_info`` return a part."""
     if part is None:
         yield
         return

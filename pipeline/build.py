@@ -21,7 +21,7 @@ from penstock.core import contracts, registry
 from penstock.core.contracts import (
     BatchTransformCapabilities,
     SamplerCapabilities,
-    SettledSource,
+    Source,
     StorageCapabilities,
     StreamDataset,
     capabilities_of,
@@ -271,7 +271,7 @@ def _build_dataset(
 
 
 def settle(config: Config) -> Config:
-    """Write into a config what the source of a stream finds when it is made, see `SettledSource`.
+    """Write into a config what the source of a stream finds when it is made, see `Source`.
 
     What is built of it reads the same in every process, and again after a resume.
     """
@@ -280,7 +280,9 @@ def settle(config: Config) -> Config:
         return config
     register_components(config["imports"])
     recipe = _storage_recipe(node, Path(config["data_dir"]))
-    if not isinstance(recipe.make, SettledSource):
+    make = recipe.make
+    settles = inspect.isclass(make) and issubclass(make, Source)
+    if not settles or make.settled is Source.settled:
         return config
     names = ("val_path", "test_path", "retry_s")
     given = {name: config["dataset"][name] for name in names if name in config["dataset"]}
@@ -289,7 +291,7 @@ def settle(config: Config) -> Config:
     others = [{"path": part} for split, part in recipe.parts().items() if split != "train"]
     for changes in ({}, *others):
         source: Any = recipe.open(**changes)
-        for name, value in source.settled.items():
+        for name, value in source.settled().items():
             found[name] = {**found.get(name, {}), **value}
     return {**config, "dataset": {**config["dataset"], "source": {**node, **found}}}
 

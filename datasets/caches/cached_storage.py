@@ -1,12 +1,13 @@
-"""A storage that keeps what it reads, and is a storage like the one that it reads from."""
+"""A storage that caches the records of another storage."""
 
 from __future__ import annotations
 
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,42 +29,42 @@ _log = logging.getLogger(__name__)
 _REST = "*"
 
 
-class Store(Protocol):
-    """Holds entries by record number, for all threads and processes that share it."""
+class Store(ABC):
+    """Entries by record number, shared by threads and processes.
 
-    @property
-    def wants_more(self) -> bool:
-        """Whether another entry may be admitted."""
+    Attributes:
+        room_bytes: Bytes for all entries.
+        damaged: Damaged entries that this process found and dropped.
+        wants_more: Whether another entry may be admitted.
+    """
 
-    @property
-    def room_bytes(self) -> int:
-        """Bytes that entries may take in all."""
+    room_bytes: int
+    damaged: int = 0
+    wants_more: bool = True
 
-    @property
-    def damaged(self) -> int:
-        """Number of entries that this process found damaged, and dropped."""
-
+    @abstractmethod
     def get_all(self, indices: Sequence[int]) -> Sequence[Any]:
-        """The entries of records, bytes or uint8 [size_bytes]; None where there is none."""
+        """Return the entries of records, bytes or uint8 [size_bytes]; None where there is none."""
 
+    @abstractmethod
     def put_all(self, entries: Sequence[tuple[int, Entry]]) -> None:
-        """Keep entries by record number, as far as there is room."""
+        """Keep entries by record number while there is room."""
 
 
 class CachedStorage:
-    """Records of a storage, from a store where that has them.
+    """Records of a storage, cached in a store.
 
-    Nothing is evicted: where each record is used once an epoch, any part that is kept hits most.
-    Where uses are uneven, and a sampler knows them, those are kept that will be used most, as many
-    as have room by the size of those before.
+    Nothing is evicted: if each record is used once an epoch, any fixed part of the data gives the
+    most hits. If a sampler knows uneven uses, the cache keeps the records that are used most, as
+    many as have room by the mean size of the records so far.
 
-    Bad records are not kept, nor what cannot be packed. Records are what the storage gives, but
-    for an image that was decoded to be kept.
+    Bad records are not kept, nor records that cannot be packed. A record equals the storage's,
+    except for an image that `prepare` decoded.
 
     Args:
         base: The storage.
         store: Keeps entries.
-        prepare: Changes records before they are kept.
+        prepare: Decodes the image of a record before the record is kept.
     """
 
     def __init__(self, base: Storage, store: Store, *, prepare: WholeImages | None = None) -> None:
@@ -87,7 +88,7 @@ class CachedStorage:
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """It gives the storage's columns, which are not kept: they are one copy as it is."""
+        """Pass on the storage's columns, which need no second copy."""
         base = capabilities_of(self.base, StorageCapabilities)
         return StorageCapabilities(
             columns=base.columns,
@@ -100,21 +101,21 @@ class CachedStorage:
         self._ranks = ranks
 
     def _admits(self, index: int) -> bool:
-        """Whether a record is among those that are used most, of which so many have room."""
+        """Tell whether a record is among the most used ones that have room."""
         if self._ranks is None or not self._kept:
             return self.store.wants_more
         most = self.store.room_bytes * self._kept / self._kept_bytes
         return self.store.wants_more and bool(self._ranks.array[index] < most)
 
     def fingerprint(self) -> str:
-        """The storage's."""
+        """Return the storage's fingerprint."""
         return self.base.fingerprint()
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read records, those that are not held from the storage, in one batched read."""
+        """Read records; those that are not cached in one read of the storage."""
         indices = np.asarray(indices, np.int64)
         if indices.size and not 0 <= indices.min() <= indices.max() < len(self):
-            return self.base.read(indices)  # which says what is wrong
+            return self.base.read(indices)  # raises
         store, numbers = self.store, indices.tolist()
         damaged, decode_s = store.damaged, 0.0
         found: list[Any] = list(store.get_all(numbers))
@@ -132,7 +133,7 @@ class CachedStorage:
                 decode_s += time.perf_counter() - start
                 if (entry := self._packed(record)) is not None:
                     kept.append((record.index, entry))
-                    # Threads that meet may lose one: what is wanted is the mean.
+                    # Threads that meet may lose one, which the mean can bear.
                     self._kept, self._kept_bytes = (
                         self._kept + 1, self._kept_bytes + entry.size_bytes,
                     )  # fmt: skip
@@ -149,11 +150,11 @@ class CachedStorage:
         return counted if not missed else CountedRecords.of(found, [counted, read])
 
     def _packed(self, record: Record) -> Entry | None:
-        """A record as it can be kept; None if it cannot."""
+        """Pack a record; None if it cannot be packed."""
         fields = dict(record.fields)
         name = self._prepare.field if self._prepare is not None else None
         if name is not None and isinstance(image := fields.get(name), np.ndarray):
-            # Read-only, so that pixels need not be copied when they are hit.
+            # Read-only, so that a hit does not copy the pixels.
             fields[name] = image = image.view()
             image.flags.writeable = False
         try:
@@ -171,16 +172,14 @@ def gives_exact_pixels(decode: Decoder | None) -> bool:
 
 
 class WholeImages:
-    """Decodes the field of a record that the decoder will take as its image, and leaves the rest.
-
-    What comes out is still a record: decoders pass on pixels, crops of them too.
+    """Decodes the image field of a record, which decoders then pass on or crop.
 
     Args:
         decode: The decoder of the data set.
         keys: Fields renamed, picked or dropped before decoding.
 
     Raises:
-        ValueError: The decoder's pixels are not those of the whole image.
+        ValueError: The decoder's pixels depend on more than the image.
     """
 
     def __init__(self, decode: Decoder | None, keys: Mapping[str, str | None] | None) -> None:
@@ -196,21 +195,21 @@ class WholeImages:
         self.field = _image_field(dict(keys or {}))
 
     def __call__(self, record: Record) -> Record:
-        """The record, its image uint8 [H, W, C]; as it is if it is pixels, or damaged."""
+        """Decode the image to uint8 [H, W, C]; pixels and damaged images stay as they are."""
         image = None if self.field is None else record.fields.get(self.field)
         if image is None or isinstance(image, np.ndarray):
             return record
         try:
             pixels = self._whole_image(image)
         except RecordError:
-            # A crop may leave the damage out: that is for the decoder to find, as without a cache.
+            # A crop may avoid the damage: the decoder decides, as without a cache.
             return record
         assert self.field is not None
         return replace(record, fields={**record.fields, self.field: pixels})
 
     @property
     def recipe(self) -> list[str]:
-        """All that its pixels depend on, beside the file."""
+        """The settings and versions that the pixels depend on."""
         from importlib.metadata import PackageNotFoundError, version
 
         settings = [f"{name}={value!r}" for name, value in sorted(vars(self._decode).items())]
@@ -224,7 +223,7 @@ class WholeImages:
 
 
 def _image_field(keys: dict[str, str | None]) -> str | None:
-    """The field that is called ``image`` after renaming; None: no field is."""
+    """Return the field that is called ``image`` after renaming, or None."""
     for name, new_name in keys.items():
         if new_name == "image":
             return name

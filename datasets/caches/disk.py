@@ -1,18 +1,20 @@
-"""Records kept on a disk of this machine, from run to run, in a file for each data set.
+"""Records cached on a disk of this machine, in a file for each data set.
 
-No memory stands before it: the system keeps what was read last. Of a record of 110 kB that it has,
-reading and its checksum take some 75 us, a cache in memory 20, and decoding it over 1,000.
+The system's page cache is the only memory. A record of 110 kB there takes some 75 us to read and
+check, 20 us from a cache in memory, and over 1,000 us to decode.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import errno
 import hashlib
 import json
 import logging
 import os
+import shutil
 import struct
+import time
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,7 +24,7 @@ from penstock.core.contracts import StorageCapabilities, capabilities_of
 from penstock.core.files import is_at, machine_folder
 from penstock.core.record_codec import Buffer, Entry
 from penstock.core.registry import register
-from penstock.datasets.caches.cached_storage import CachedStorage, WholeImages
+from penstock.datasets.caches.cached_storage import CachedStorage, Store, WholeImages
 from penstock.datasets.caches.limits import parse_bytes
 from penstock.datasets.records.index import Index
 from penstock.datasets.records.indexed_storage import IndexedStorage
@@ -34,13 +36,17 @@ _log = logging.getLogger(__name__)
 
 _FORMAT = 3
 _LEAST_BYTES = 1_000_000
-_ENDING, _LOCK_ENDING = ".records", ".records.lock"
+_ENDING = ".records"
 _MARK = b"penstock records"
 _PLACE = struct.Struct("<Q")
 _HEAD = struct.Struct("<QQ")  # size, checksum
 _FAR = 1 << 62
 _MOST_BYTES = 1 << 30
 _MOST_PARTS = 1000  # which a system writes at once
+_LEAST_FREE = 0.1  # of the disk
+_USE_S = 60.0
+_UNUSED_S = 600.0
+"""A cache in use is touched every `_USE_S`; one that is untouched for longer may be removed."""
 
 
 @register("cache", "disk")
@@ -55,22 +61,24 @@ def open_disk_cache(
 ) -> Storage:
     """Records on a local disk, with checksums, for data that is slow to read.
 
-    The cache of a data set is used again by later runs, and by others at the same time. A data
-    set is known by its fingerprint, its name and path, and what its index notes of its files'
-    times; files that were overwritten in place by others of the same size and name are not
-    noticed: empty the folder then. Once the folder is full, caches of other data that no run
-    uses are deleted, those first that were used longest ago.
+    Later runs use the cache of a data set again, and others at the same time. Its file is named by
+    the data's fingerprint, name and path, and by the file times in the index. A file that
+    was overwritten in place with equal size and times is not noticed: empty the folder then.
+
+    Once the folder is full, caches that no run has used for ten minutes make room, the oldest
+    first. Where less than a tenth of the disk is free, nothing more is written. The cache is off,
+    with a warning, where the user's cache folder cannot be written or the disk is full.
 
     Args:
-        storage: What is read.
+        storage: The storage to cache.
         decode: The data set's decoder.
         keys: The data set's renaming of fields.
         path: A folder; null: ``records`` in the user's cache folder.
-        max_bytes: Of all caches in the folder together: 50GB, 500MB.
+        max_bytes: Bytes of all caches in the folder: 50GB, 500MB.
         what: ``encoded`` keeps records as they are read, ``decoded`` the pixels of whole images.
 
     Raises:
-        ValueError: A value is wrong, or the folder cannot be used.
+        ValueError: A value is wrong, or the given folder cannot be used.
     """
     if what not in ("encoded", "decoded"):
         raise ValueError(f"dataset.cache.what: {what!r} given, expected encoded or decoded")
@@ -81,15 +89,31 @@ def open_disk_cache(
             f"dataset.cache.max_bytes: {max_bytes!r} given, but a cache on disk takes "
             f"{_LEAST_BYTES:,} bytes at least; allow more"
         )
-    folder = Path(path).expanduser().absolute() if path is not None else machine_folder("records")
+    try:
+        folder = machine_folder("records") if path is None else Path(path).expanduser().absolute()
+    except (OSError, ValueError) as error:
+        return _uncached(storage, error)
     store = DiskStore(
         folder, name=_name(storage, prepare), count=len(storage), max_bytes=size_bytes
     )
+    try:
+        store.open()
+    except OSError as error:
+        if path is None or error.errno in (errno.ENOSPC, errno.EDQUOT):
+            return _uncached(storage, error)
+        raise ValueError(
+            f"dataset.cache.path: {path} cannot be written ({error.strerror}); give another folder"
+        ) from error
     return CachedStorage(storage, store, prepare=prepare)
 
 
+def _uncached(storage: Storage, error: Exception) -> Storage:
+    _log.warning("dataset/cache=disk is off: its folder cannot be written (%s)", error)
+    return storage
+
+
 def _name(storage: Storage, prepare: WholeImages | None) -> str:
-    """A hash of everything that the content depends on."""
+    """Hash everything that the content depends on."""
     recipe = [
         _FORMAT,
         storage.fingerprint(),
@@ -103,7 +127,7 @@ def _name(storage: Storage, prepare: WholeImages | None) -> str:
 
 
 def _notes(storage: Storage | None) -> list[Any]:
-    """Collect what a storage and what it wraps note: times of files, and where images lie."""
+    """Collect the file times and image folders of a storage and of the storages it wraps."""
     notes: list[Any] = []
     while storage is not None:
         notes.append(storage.index.metadata if isinstance(storage.index, Index) else None)
@@ -112,27 +136,22 @@ def _notes(storage: Storage | None) -> list[Any]:
     return notes
 
 
-class DiskStore:
-    """Entries of a data set in a file, for several processes: a table of places, and the entries.
+class DiskStore(Store):
+    """Entries of a data set in a file that processes share: a table of places, then the entries.
 
-    An entry is appended, which the system does for one writer at a time, and then its place, eight
-    bytes by record number, is written, which is what readers look at. So nobody waits for a lock,
-    a reader sees all of an entry or nothing, and a process that is killed leaves a hole. Every
-    entry has a checksum, over its record's number and size too. Nothing is evicted: see
+    A writer appends an entry and then writes its place, eight bytes by record number. So no process
+    waits for a lock, readers see a whole entry or none, and a killed process leaves a hole. The
+    checksum of an entry covers its record's number and size too. Nothing is evicted: see
     `datasets.caches.ram.KeepStore`.
 
     Args:
-        folder: Where it lies; made if it is not there.
-        name: Names its file.
-        count: Number of records.
-        max_bytes: Of all caches in the folder.
-
-    Attributes:
-        damaged: Entries that this process found to be damaged, and dropped.
-        wants_more: Whether another entry may be admitted.
+        folder: The folder; made if it is missing.
+        name: The file's name.
+        count: The number of records.
+        max_bytes: Bytes of all caches in the folder.
 
     Raises:
-        ValueError: The folder cannot be used, or the table alone is larger than the limit.
+        ValueError: The table alone is larger than the limit.
     """
 
     def __init__(self, folder: Path, *, name: str, count: int, max_bytes: int) -> None:
@@ -145,43 +164,30 @@ class DiskStore:
                 f"dataset.cache.max_bytes: {max_bytes:,} bytes, but the table of {count:,} records "
                 f"takes {self._start:,} of them; allow more"
             )
-        self.damaged = 0
-        self.wants_more = True
+        self.room_bytes = max_bytes - self._start
         self._file: IO[bytes] | None = None
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._in_use: IO[bytes] | None = _held(self.path.with_suffix(_LOCK_ENDING))
-        except OSError as error:
-            raise ValueError(
-                f"dataset.cache.path: {folder} cannot be written or locked ({error.strerror}); "
-                f"give a folder on a disk of this machine"
-            ) from error
-
-    @property
-    def room_bytes(self) -> int:
-        """Bytes that entries may take in all."""
-        return self._max_bytes - self._start
+        self._used_s = 0.0
 
     def close(self) -> None:
-        """Close the file, which others may remove then; it is opened again when it is needed."""
-        self._file = self._in_use = None
+        """Close the file; the next use opens it again."""
+        self._file = None
 
     def get_all(self, indices: Sequence[int]) -> list[bytes | None]:
-        """The entries of records; None where there is none."""
+        """Return the entries of records; None where there is none."""
         try:
-            file = self._open()
+            file = self.open()
             return [self._read(file.fileno(), index) for index in indices]
         except OSError as error:
-            self._admit_no_more(error)
+            self._admit_no_more(error.strerror)
             return [None] * len(indices)
 
     def put_all(self, entries: Sequence[tuple[int, Entry]]) -> None:
-        """Keep entries, as far as there is room."""
+        """Keep entries while the folder's limit and the disk allow it."""
         try:
             if self._has_room(sum(_HEAD.size + entry.size_bytes for _, entry in entries)):
                 self._append(entries)
         except OSError as error:
-            self._admit_no_more(error)
+            self._admit_no_more(error.strerror)
 
     def _read(self, descriptor: int, index: int) -> bytes | None:
         place = os.pread(descriptor, _PLACE.size, _PLACE.size * index)
@@ -199,109 +205,95 @@ class DiskStore:
         return None
 
     def _append(self, entries: Sequence[tuple[int, Entry]]) -> None:
-        file = self._open()
-        if not is_at(self.path, file.fileno()):  # somebody has removed it
+        file = self.open()
+        if not is_at(self.path, file.fileno()):  # another process has removed it
             self.close()
-            file = self._open()
-        # An open file of our own, whose position is the end of what we wrote, and of no other.
+            file = self.open()
+        # A descriptor of our own, whose position is the end of our last write.
         end = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         try:
             for index, entry in dict(entries).items():
                 place = os.pread(file.fileno(), _PLACE.size, _PLACE.size * index)
                 if any(place) or entry.size_bytes > _MOST_BYTES:
                     continue  # another process had the same miss, or one call cannot write it
-                parts = entry.parts
-                if len(parts) >= _MOST_PARTS:
-                    parts = [b"".join(parts)]
+                parts = entry.parts if len(entry.parts) < _MOST_PARTS else [b"".join(entry.parts)]
                 size_bytes = entry.size_bytes
                 head = _HEAD.pack(size_bytes, _checksum(index, size_bytes, parts))
                 written = os.writev(end, [head, *parts])
-                if written == _HEAD.size + size_bytes:  # else there is no room, says the next
+                if written == _HEAD.size + size_bytes:  # else the disk is full: the next one raises
                     at = os.lseek(end, 0, os.SEEK_CUR) - written
                     os.pwrite(file.fileno(), _PLACE.pack(at), _PLACE.size * index)
         finally:
             os.close(end)
 
-    def _open(self) -> IO[bytes]:
-        """The file, made if it is not there."""
+    def open(self) -> IO[bytes]:
+        """Open the file, made if it is missing, and mark it as used.
+
+        Raises:
+            OSError: The folder cannot be used.
+        """
         while (file := self._file) is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._in_use = _held(self.path.with_suffix(_LOCK_ENDING))
             descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT, 0o666)
             file = open(descriptor, "r+b", buffering=0)
             at = self._start - len(_MARK)
             if os.fstat(descriptor).st_size < self._start:
-                os.pwrite(descriptor, _MARK, at)  # whoever else makes it writes the same
+                os.pwrite(descriptor, _MARK, at)  # every process that makes it writes the same
             elif os.pread(descriptor, len(_MARK), at) != _MARK:
                 self._count_damage(f"{self.path.name} is damaged and deleted")
                 self.path.unlink(missing_ok=True)
                 continue
-            self._file = file
+            self._file, self._used_s = file, 0.0
+        if time.monotonic() - self._used_s > _USE_S or not self._used_s:
+            self._used_s = time.monotonic()
+            with contextlib.suppress(OSError):  # another user's file
+                os.utime(file.fileno())
         return file
 
-    def _admit_no_more(self, error: OSError) -> None:
+    def _admit_no_more(self, why: str | None) -> None:
         if self.wants_more:
             self.wants_more = False
             _log.warning(
-                "cache %s: nothing more is admitted (%s); what it holds is still used",
-                self.path.parent, error.strerror,
+                "cache %s: nothing more is admitted (%s); its records are still used",
+                self.path.parent, why,
             )  # fmt: skip
 
     def _count_damage(self, what: str) -> None:
         self.damaged += 1
         if self.damaged == 1:
             _log.warning(
-                "cache %s: %s; what it held is read from the data; other damage is only counted",
+                "cache %s: %s and is read from the data; further damage is only counted",
                 self.path.parent, what,
             )  # fmt: skip
 
     def _has_room(self, size_bytes: int) -> bool:
-        """Whether so much more can be written; caches that nobody uses make room."""
+        """Tell whether `size_bytes` may be written; unused caches make room."""
         while True:
-            total = sum(_size(path) for path in self.path.parent.glob(f"*{_ENDING}"))
-            if max(total, self._start) + size_bytes <= self._max_bytes:
+            files = [*self.path.parent.glob(f"*{_ENDING}")]
+            total = max(sum(map(_size, files)), self._start)
+            disk = shutil.disk_usage(self.path.parent)
+            fits = total + size_bytes <= self._max_bytes
+            if fits and disk.free - size_bytes >= _LEAST_FREE * disk.total:
                 return True
-            if not self._remove_oldest():
-                self.wants_more = False
-                return False
-
-    def _remove_oldest(self) -> bool:
-        """Remove the cache that was opened longest ago, of those that no process has open."""
-        for lock in sorted(self.path.parent.glob(f"*{_LOCK_ENDING}"), key=_opened):
-            with contextlib.suppress(OSError), open(lock, "rb") as file:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                lock.with_suffix("").unlink(missing_ok=True)
-                lock.unlink()
-                return True
+            unused = {_used_at(path): path for path in files if path != self.path}
+            if not unused or min(unused) > time.time() - _UNUSED_S:
+                break
+            unused[min(unused)].unlink(missing_ok=True)
+        if fits:
+            self._admit_no_more(f"less than {_LEAST_FREE:.0%} of the disk is free")
+        self.wants_more = False
         return False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _opened_again, (self.path.parent, self.path.stem, self._count, self._max_bytes)
+        return _reopened, (self.path.parent, self.path.stem, self._count, self._max_bytes)
 
 
-def _opened_again(folder: Path, name: str, count: int, max_bytes: int) -> DiskStore:
+def _reopened(folder: Path, name: str, count: int, max_bytes: int) -> DiskStore:
     return DiskStore(folder, name=name, count=count, max_bytes=max_bytes)
 
 
-def _held(path: Path) -> IO[bytes]:
-    """A lock that says that a cache is in use, and since when."""
-    while True:
-        file = open(path, "ab")
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH)
-            os.utime(path)
-            if is_at(path, file.fileno()):
-                return file
-        except FileNotFoundError:  # removed by another process between the two lines
-            pass
-        except BaseException:
-            file.close()
-            raise
-        file.close()
-
-
 def _checksum(index: int, size_bytes: int, parts: Sequence[Buffer]) -> int:
-    checksum = zlib.crc32(_HEAD.pack(index, size_bytes))  # so that zeros are no entry
+    checksum = zlib.crc32(_HEAD.pack(index, size_bytes))  # so that zeros never match
     for part in parts:
         checksum = zlib.crc32(part, checksum)
     return checksum
@@ -313,7 +305,7 @@ def _size(path: Path) -> int:
     return 0
 
 
-def _opened(path: Path) -> int:
+def _used_at(path: Path) -> float:
     with contextlib.suppress(FileNotFoundError):
-        return path.stat().st_mtime_ns
+        return path.stat().st_mtime
     return 0

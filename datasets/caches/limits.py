@@ -20,7 +20,7 @@ def parse_bytes(given: int | str, *, whole: int | None = None) -> int:
     Args:
         given: Bytes, or a number with B, KB, MB, GB or TB (powers of 1,000), KiB to TiB (of
             1,024), or, where there is a whole, %.
-        whole: What a share is of.
+        whole: The whole of a share.
 
     Raises:
         ValueError: It is none of these, or nothing.
@@ -46,13 +46,13 @@ def parse_bytes(given: int | str, *, whole: int | None = None) -> int:
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Memory that can be taken without swapping or being killed.
+    """Return the memory that this process can take without being killed.
 
     Args:
         root: Where ``proc`` and ``sys`` are; another one in tests.
 
     Returns:
-        Bytes; None where the system does not say (it is no Linux).
+        Bytes; None on systems without these files.
     """
     limits = []
     for line in _lines(root / "proc/meminfo"):
@@ -105,7 +105,7 @@ def _lines(file: Path) -> list[str]:
 
 @checks("cache/ram", "cache/disk")
 def check_cache(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse sizes that are no number of bytes, and a cache of what is in memory."""
+    """Refuse sizes that cannot be read, and a cache of records in memory."""
     cache = config["dataset"]["cache"]
     in_memory = cache["_target_"] == "cache/ram"
     if in_memory and config["dataset"]["_target_"] == "dataset/eager":

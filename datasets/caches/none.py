@@ -1,4 +1,4 @@
-"""No cache, where one would be made by itself: of data behind a URL."""
+"""No cache, for data at a URL, which has one by default."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ def open_no_cache(
     decode: Decoder | None = None,
     keys: Mapping[str, str | None] | None = None,
 ) -> Storage:
-    """Nothing is kept, not even of data behind a URL.
+    """No cache, not even of data at a URL.
 
     Args:
-        storage: What is read.
+        storage: The storage to cache.
         decode: The data set's decoder.
         keys: The data set's renaming of fields.
     """

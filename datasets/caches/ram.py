@@ -1,4 +1,4 @@
-"""Records kept in memory that the workers of a loader share."""
+"""Records cached in memory that the workers of a loader share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.core.locks import ProcessLock
 from penstock.core.record_codec import Entry
 from penstock.core.registry import register
 from penstock.core.shared_memory import SharedArea
-from penstock.datasets.caches.cached_storage import CachedStorage, WholeImages
+from penstock.datasets.caches.cached_storage import CachedStorage, Store, WholeImages
 from penstock.datasets.caches.limits import available_bytes, parse_bytes
 
 if TYPE_CHECKING:
@@ -46,15 +46,14 @@ def open_ram_cache(
 ) -> Storage:
     """Records in memory, one copy for all workers of a loader.
 
-    Processes that train together on one machine have a copy each. The memory is anonymous and ends
-    with the run.
+    Each rank on a machine has a copy of its own. The memory is anonymous and ends with the run.
 
     Args:
-        storage: What is read.
+        storage: The storage to cache.
         decode: The data set's decoder.
         keys: The data set's renaming of fields.
-        max_bytes: Memory of a split in this process: 4GB, 500MB, or a share of what is available
-            to this process now, such as 40%. It is taken as records come.
+        max_bytes: Memory of a split in this process: 4GB, 500MB, or a share of the memory that is
+            available now, such as 40%. It is taken as records come.
         what: ``encoded`` keeps records as they are read, ``decoded`` the pixels of whole images,
             which take about five times the memory of JPEG files.
 
@@ -68,15 +67,15 @@ def open_ram_cache(
     columns = capabilities_of(storage, StorageCapabilities).columns
     if columns and columns.fields:
         _log.warning(
-            "dataset/cache=ram: %s has its columns mapped or in memory as it is; the cache holds "
-            "them twice, dataset/cache=none is better",
+            "dataset/cache=ram: %s has its columns mapped or in memory already; "
+            "dataset/cache=none is better",
             storage,
         )
     return CachedStorage(storage, KeepStore(len(storage), size_bytes), prepare=prepare)
 
 
 def memory_limit(max_bytes: int | str) -> int:
-    """The limit in bytes, and no more than there is for a process; see `open_ram_cache`."""
+    """Return the limit in bytes, at most the memory of a process; see `open_ram_cache`."""
     available = available_bytes()
     ranks = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     size_bytes = parse_bytes(max_bytes, whole=(available or 1 << 32) // ranks)
@@ -90,28 +89,23 @@ def memory_limit(max_bytes: int | str) -> int:
     return size_bytes
 
 
-class KeepStore:
-    """Entries that are kept for good: a table of places by record number, and one after the other.
+class KeepStore(Store):
+    """Entries in shared memory, never evicted: a table of places, then the entries.
 
-    Over shuffled epochs every record is asked for once an epoch, so what was used last is no more
-    likely to come soon than anything else. Evicting for a newcomer then gives a certain hit for an
-    equally likely one, and costs a write: a cache of half of the data that keeps what it has hits
-    half of the time, one that evicts what was used longest ago 15 % of the time (1/2 - ln(2)/2).
-    Where records are drawn by weight, `CachedStorage` brings those alone that are drawn most.
+    Shuffled epochs use every record once, so no record is likelier to come soon than another.
+    A cache of half of the data that evicts nothing hits half of the time; one that evicts the least
+    recently used record hits 15 % of the time (1/2 - ln(2)/2).
 
-    Places are taken under a lock; entries are written without it, and then published by one store
-    of eight bytes, which is what readers look at. So a reader sees all of an entry or nothing. A
-    writer that is killed leaves a hole, and nothing else.
+    Places are taken under a lock; entries are written without it, and published by one store of
+    eight bytes. So readers see a whole entry or none, and a killed writer leaves a hole.
 
     Args:
-        count: Number of records.
+        count: The number of records.
         size_bytes: Memory in all, the table included.
 
     Raises:
         ValueError: The table alone would take it.
     """
-
-    damaged = 0
 
     def __init__(self, count: int, size_bytes: int) -> None:
         start = _aligned(_PAGE + 8 * count)
@@ -126,6 +120,7 @@ class KeepStore:
 
     def _attach(self, area: SharedArea) -> None:
         self._area = area
+        self.room_bytes = len(area.memory) - _aligned(_PAGE + 8 * self._count)
         self._lock = ProcessLock(area.descriptor)
         self._words = area.words(0, 8)
         self._table = area.words(_PAGE, self._count)
@@ -137,26 +132,21 @@ class KeepStore:
         return int(self._words[_END])
 
     @property
-    def room_bytes(self) -> int:
-        """Memory that entries may take in all."""
-        return len(self._area.memory) - _aligned(_PAGE + 8 * self._count)
-
-    @property
-    def wants_more(self) -> bool:
+    def wants_more(self) -> bool:  # type: ignore[override]
         """Whether another entry may be admitted."""
         return not self._words[_IS_FULL]
 
     def get_all(self, indices: Sequence[int]) -> list[NDArray[np.uint8] | None]:
-        """The entries of records; None where there is none."""
+        """Return the entries of records, uint8 [size_bytes], which never change."""
         return [self.get(index) for index in indices]
 
     def put_all(self, entries: Sequence[tuple[int, Entry]]) -> None:
-        """Keep entries, as far as there is room."""
+        """Keep entries while there is room."""
         for index, entry in entries:
             self.put(index, entry)
 
     def get(self, index: int) -> NDArray[np.uint8] | None:
-        """The entry of a record, uint8 [size_bytes], which never changes; None: there is none."""
+        """Return the entry of a record; None: there is none."""
         at = self._table[index]
         if not at:
             return None
@@ -165,7 +155,7 @@ class KeepStore:
         return self._area.memory[at + _PREFIX.size : at + _PREFIX.size + size]
 
     def put(self, index: int, entry: Entry) -> bool:
-        """Keep an entry, if there is room; whether it was admitted."""
+        """Keep an entry if there is room, and return whether it was admitted."""
         needed = _aligned(_PREFIX.size + entry.size_bytes)
         size_bytes = len(self._area.memory)
         with self._lock:
@@ -180,13 +170,13 @@ class KeepStore:
             self._words[_END] = at + needed
         try:
             self._area.write([_PREFIX.pack(entry.size_bytes, index), *entry.parts], at)
-        except OSError as error:  # the system has no memory left, whatever the limit says
+        except OSError as error:  # the system is out of memory, whatever the limit says
             _log.warning("dataset.cache: nothing more is admitted: %s", error.strerror)
             self._words[_IS_FULL] = 1
             return False
         # The lock orders the stores, also on processors that would not.
         with self._lock:
-            if self._table[index]:  # another process was faster: what was written here is a hole
+            if self._table[index]:  # another process was faster, and this entry is a hole
                 return False
             self._table[index] = at
         return True

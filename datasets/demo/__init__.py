@@ -1,33 +1,34 @@
-"""Make generated data sets, by the names that stand in place of a path."""
+"""Generate demo data, by the words that replace a path."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from penstock.datasets.demo.sequences import demo_sequences_path
+from penstock.datasets.demo.sequences import SEQUENCES
 from penstock.datasets.demo.shapes import demo_path
-from penstock.datasets.demo.sounds import demo_sounds_path
-from penstock.datasets.demo.tables import TABLES, table_path
+from penstock.datasets.demo.sounds import SOUNDS
+from penstock.datasets.demo.tables import TABLES
+
+_SETS = {"demo_sequences": SEQUENCES, "demo_sounds": SOUNDS, **TABLES}
 
 
 def made_here(name: str, storage_name: str, data_dir: Path) -> Path | None:
-    """Find a generated data set for a storage; it is made if it is not there.
+    """Return the folder of a demo set, generated if it is missing.
 
     Args:
-        name: What stands in place of a path.
-        storage_name: Of the storage that is to read it.
-        data_dir: Where generated data lies.
+        name: The word that replaces a path, such as ``demo``.
+        storage_name: The storage that reads it.
+        data_dir: The folder of generated data.
 
     Returns:
-        Its folder; None where the name is that of no such data set.
+        The folder; None if no demo set has this name.
 
     Raises:
-        ValueError: The storage has none of this name.
+        ValueError: The storage cannot read this demo set.
     """
     if name == "demo":
         return demo_path(storage_name, data_dir)
-    if name == "demo_sequences":
-        return demo_sequences_path(storage_name, data_dir)
-    if name == "demo_sounds":
-        return demo_sounds_path(storage_name, data_dir)
-    return table_path(name, storage_name, data_dir) if name in TABLES else None
+    if name not in _SETS:
+        return None
+    folder = _SETS[name].path(storage_name, data_dir)
+    return folder / storage_name if name in TABLES else folder

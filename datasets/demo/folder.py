@@ -1,4 +1,4 @@
-"""Folders of generated data: made whole or not at all, once, and nothing else is touched."""
+"""Folders of generated data: made once, whole or not at all; other folders stay untouched."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import os
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +22,64 @@ _UNFINISHED = ".penstock-demo-unfinished-"
 _LOCK = ".penstock-demo.lock"
 
 
+@dataclass(frozen=True, slots=True)
+class DemoSet:
+    """Generated data of one kind.
+
+    Attributes:
+        folder: Its folder below ``data_dir``.
+        storages: The storages that read it.
+        advice: The overrides that choose it.
+        about: Content of its marker file: ``version``, ``classes`` and ``counts``.
+        generate: Fills a folder.
+    """
+
+    folder: str
+    storages: tuple[str, ...]
+    advice: str
+    about: Mapping[str, Any]
+    generate: Callable[[Path], None]
+
+    def path(self, storage_name: str, data_dir: str | Path) -> Path:
+        """Return the folder in `data_dir`, generated if it is missing.
+
+        Raises:
+            ValueError: The storage cannot read it, or the folder belongs to someone else.
+        """
+        if storage_name not in self.storages:
+            raise ValueError(
+                f"the demo set {self.folder} is made for {' and '.join(self.storages)}, not for "
+                f"{storage_name!r}; type {self.advice}, or set dataset.storage.path to your data"
+            )
+        with own_folder(Path(data_dir) / self.folder, self.about, self.generate) as root:
+            return root
+
+
 @contextlib.contextmanager
 def own_folder(
     root: Path, about: Mapping[str, Any], generate: Callable[[Path], None]
 ) -> Iterator[Path]:
-    """A folder of generated data, held so that no other process writes to it.
-
-    Processes that ask at the same time wait for one of them to make it.
+    """Make a folder of generated data if it is missing, and lock it against other processes.
 
     Args:
-        root: The folder; the one around it is made too.
-        about: Goes into its marker file; ``version`` and ``counts``, the samples by split.
+        root: The folder; its parent is made too.
+        about: Content of its marker file: ``version`` and ``counts``, the samples by split.
         generate: Fills a folder.
 
     Yields:
         The folder, absolute.
 
     Raises:
-        ValueError: It is someone else's, or of another version, or cannot be made.
+        ValueError: It belongs to someone else, has another version, or cannot be made.
     """
     root = Path(os.path.abspath(root))
-    make_folder(root.parent)
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ValueError(
+            f"{root.parent} cannot be made for generated data: {error.strerror}; expected a folder "
+            f"that can be written; set data_dir to one, or dataset.storage.path to your data"
+        ) from error
     with locked(root.parent / _LOCK):
         if not os.path.lexists(root):
             _generate_whole(root, about, generate)
@@ -49,38 +87,23 @@ def own_folder(
         yield root
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder for generated data, and those around it, where they are not there.
-
-    Raises:
-        ValueError: The system refuses it.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ValueError(
-            f"{folder} cannot be made for generated data: {error.strerror}; expected a folder that "
-            f"can be written; set data_dir to one, or dataset.storage.path to your data"
-        ) from error
-
-
 def _check_ours(root: Path, expected: int) -> None:
     try:
         version = json.loads((root / _MARKER).read_text())["version"]
     except (OSError, ValueError, KeyError, TypeError):
         raise ValueError(
-            f"{root}: there is something here that is not the demo set, and it is left alone; "
-            f"set data_dir to another folder, or dataset.storage.path to your data"
+            f"{root}: this folder is not the demo set and stays as it is; set data_dir to another "
+            f"folder, or dataset.storage.path to your data"
         ) from None
     if version != expected:
         raise ValueError(
-            f"{root}: the demo set of another version ({version}, expected {expected}); delete "
-            f"it, and it is made again"
+            f"{root}: the demo set has version {version}, expected {expected}; delete the folder, "
+            f"and it is made again"
         )
 
 
 def _generate_whole(root: Path, about: Mapping[str, Any], generate: Callable[[Path], None]) -> None:
-    """Generate under another name, rename when whole; clear away what a kill left behind."""
+    """Generate under another name and rename; remove the rest of a killed attempt."""
     for left in root.parent.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(left)
     start = time.monotonic()

@@ -22,7 +22,7 @@ from penstock.datasets.writing import write_storage
 
 SQUARE_SIDE = 32
 TABLES = ("csv", "jsonl")
-"""Forms that name image files, and have no writer."""
+"""Forms that name image files; pack does not write them."""
 
 _ARRAYS = ("memmap", "npy_shards", "pt_shards")
 _STREAMED = ("jsonl", "webdataset")

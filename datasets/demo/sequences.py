@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.datasets.demo.folder import own_folder
+from penstock.datasets.demo.folder import DemoSet
 
 MOTIFS = {
     "rise": (1, 2, 3, 4),
@@ -22,35 +22,14 @@ MOTIFS = {
     "jump": (1, 3, 2, 4),
     "swap": (2, 1, 4, 3),
 }
-"""The tokens that sequences of a class hold again and again; all classes use the same tokens."""
+"""The tokens that sequences of a class repeat; all classes use the same tokens."""
 
 NUM_TOKENS = 32
-"""Tokens are 1 to 31; 0 stands for what is masked or filled up."""
+"""Tokens are 1 to 31; 0 is masking and padding."""
 
 COUNTS = {"train": 4000, "val": 800}
 _SHORTEST, _LONGEST = 8, 128
-_VERSION = 1
 _SEED = 20_240_301
-
-
-def demo_sequences_path(storage_name: str, data_dir: str | Path) -> Path:
-    """The folder of the demo sequences; they are generated if they are not there.
-
-    Args:
-        storage_name: ``parquet``.
-        data_dir: The folder that holds, or will hold, ``demo_sequences``.
-
-    Raises:
-        ValueError: Another storage is asked for, or the folder is someone else's.
-    """
-    if storage_name != "parquet":
-        raise ValueError(
-            f"path=demo_sequences: the demo set of sequences is there for the storage parquet, "
-            f"not for {storage_name!r}; type dataset=parquet"
-        )
-    about = {"version": _VERSION, "classes": list(MOTIFS), "counts": COUNTS}
-    with own_folder(Path(data_dir) / "demo_sequences", about, generate_sequences) as root:
-        return root
 
 
 def generate_sequences(root: Path) -> None:
@@ -82,7 +61,13 @@ def draw_sequence(split_id: int, number: int) -> NDArray[np.int16]:
     length = int(np.clip(np.exp(rng.normal(3.7, 0.7)), _SHORTEST, _LONGEST))
     tokens = rng.integers(5, NUM_TOKENS, length).astype(np.int16)
     motif = list(MOTIFS.values())[number % len(MOTIFS)]
-    step = len(motif) + 1  # two of them side by side would hold that of another class
+    step = len(motif) + 1  # two adjacent motifs would contain another class's motif
     for place in rng.choice(length // step, max(1, length // 16), replace=False).tolist():
         tokens[place * step : (place + 1) * step - 1] = motif
     return tokens
+
+
+SEQUENCES = DemoSet(
+    "demo_sequences", ("parquet",), "dataset=parquet",
+    {"version": 1, "classes": list(MOTIFS), "counts": COUNTS}, generate_sequences,
+)  # fmt: skip

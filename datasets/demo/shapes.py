@@ -1,4 +1,4 @@
-"""Generate the demo set: coloured shapes as JPEG files, of which everything is known exactly.
+"""Generate the demo set: coloured shapes as JPEG files, with exact annotations.
 
 A tree like ::
 
@@ -60,22 +60,20 @@ class Scene:
 
 
 def demo_path(storage_name: str, data_dir: str | Path) -> Path:
-    """The demo set's folder for a storage; it is generated and packed if it is not there.
-
-    Processes that ask at the same time wait for one of them to make it.
+    """Return the demo set's folder for a storage, generated and packed if it is missing.
 
     Args:
         storage_name: ``image_folder``, or another of `datasets.demo.forms.demo_forms`.
-        data_dir: The folder that holds, or will hold, ``demo``.
+        data_dir: The folder of ``demo``.
 
     Raises:
-        ValueError: There is no demo set for this storage, or ``demo`` is someone else's folder.
+        ValueError: The storage has no demo set, or ``demo`` belongs to someone else.
     """
     from penstock.datasets.demo.forms import demo_forms, pack_demo
 
     if storage_name != "image_folder" and storage_name not in demo_forms():
         raise ValueError(
-            f"path=demo: there is no demo set for the storage {storage_name!r}, only for "
+            f"path=demo: not made for the storage {storage_name!r}, only for "
             f"{', '.join(sorted({'image_folder', *demo_forms()}))}; set dataset.storage.path to "
             f"your data"
         )
@@ -128,7 +126,7 @@ def generate(root: Path, counts: dict[str, int] | None = None) -> None:
 
 
 def categories(names: Sequence[str], keypoints: Sequence[str]) -> list[dict[str, Any]]:
-    """The classes, numbered from 1, which have all the same keypoints."""
+    """List the classes, numbered from 1, with equal keypoints."""
     return [
         {"id": 1 + i, "name": name, "supercategory": "shape", "keypoints": list(keypoints),
          "skeleton": []}
@@ -159,7 +157,7 @@ def scene_objects(image_id: int, scene: Scene, *, first_id: int) -> list[dict[st
 
 
 def run_lengths(mask: NDArray[np.bool_]) -> list[int]:
-    """Count the pixels of each run, column by column and of nothing first, as COCO does."""
+    """Count the pixels of each run, by columns, background first, as COCO does."""
     flat = mask.T.ravel()
     changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
     runs: list[int] = np.diff([0, *changes, flat.size]).tolist()

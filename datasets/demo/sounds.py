@@ -15,33 +15,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.datasets.demo.folder import own_folder
+from penstock.datasets.demo.folder import DemoSet
 
 CLASSES = ("fall", "rise", "steady", "tremble")
 COUNTS = {"train": 480, "val": 120}
 RATE = 16_000
-_VERSION = 1
 _SEED = 20_261_125
-
-
-def demo_sounds_path(storage_name: str, data_dir: str | Path) -> Path:
-    """The folder of the demo sounds; they are generated if they are not there.
-
-    Args:
-        storage_name: ``image_folder``, which reads files of any kind.
-        data_dir: The folder that holds, or will hold, ``demo_sounds``.
-
-    Raises:
-        ValueError: Another storage is asked for, or the folder is someone else's.
-    """
-    if storage_name != "image_folder":
-        raise ValueError(
-            f"path=demo_sounds: the demo set of sounds is there as files, not for {storage_name!r};"
-            f" type dataset=audio_folder"
-        )
-    about = {"version": _VERSION, "classes": list(CLASSES), "counts": COUNTS}
-    with own_folder(Path(data_dir) / "demo_sounds", about, generate_sounds) as root:
-        return root
 
 
 def generate_sounds(root: Path) -> None:
@@ -73,3 +52,9 @@ def draw_sound(split_id: int, number: int) -> NDArray[np.float64]:
     tone = np.sin(phase) + 0.3 * np.sin(2 * phase)
     sound = 0.3 * tone + rng.normal(0, rng.uniform(0.01, 0.1), len(time_s))
     return np.clip(sound * rng.uniform(0.2, 1.0), -1, 1)
+
+
+SOUNDS = DemoSet(
+    "demo_sounds", ("image_folder",), "dataset=audio_folder",
+    {"version": 1, "classes": list(CLASSES), "counts": COUNTS}, generate_sounds,
+)  # fmt: skip

@@ -1,52 +1,22 @@
-"""Generated tables whose labels and prices follow from their columns, to try tables with."""
+"""Generate tables whose labels and prices follow from their other columns."""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.files import write_whole
-from penstock.datasets.demo.folder import make_folder
-
-TABLES = {"demo_table": "label", "demo_prices": "price"}
-"""The column to be predicted, by the name that stands in place of a path."""
+from penstock.datasets.demo.folder import DemoSet
 
 COUNTS = {"train": 3000, "val": 600}
 CLASSES = ("away", "home", "shop")
 STORAGES = ("csv", "parquet")
-_VERSION = "v1"
 _SEED = 0x7AB1E
 _CITIES = ("Berlin", "Lagos", "Lima", "Oslo", "Pune", "Quito", "Riga", "Seoul")
-
-
-def table_path(name: str, storage_name: str, data_dir: str | Path) -> Path:
-    """The folder of a generated table with ``train`` and ``val``; written if it is not there.
-
-    Args:
-        name: One of `TABLES`.
-        storage_name: ``csv`` or ``parquet``.
-        data_dir: Where generated data lies.
-
-    Raises:
-        ValueError: The storage has no generated table, or its folder cannot be made.
-    """
-    if storage_name not in STORAGES:
-        raise ValueError(
-            f"path={name}: there is no such table for the storage {storage_name!r}, only for "
-            f"{', '.join(STORAGES)}; set dataset.storage.path to your data"
-        )
-    folder = Path(os.path.abspath(data_dir)) / name / _VERSION / storage_name
-    make_folder(folder)
-    for split in COUNTS:
-        path = folder / f"{split}.{storage_name}"
-        if not path.exists():
-            _write(path, _named(draw_table(split), TABLES[name]), storage_name)
-    return folder
 
 
 def draw_table(split: str) -> dict[str, Sequence[Any]]:
@@ -91,17 +61,21 @@ def _with_gaps(rng: np.random.Generator, values: NDArray[Any], share: float) -> 
     return [None if g else value for value, g in zip(values.tolist(), gone, strict=True)]
 
 
-def _named(columns: Mapping[str, Sequence[Any]], target: str) -> dict[str, Sequence[Any]]:
-    others = set(TABLES.values()) - {target}
-    return {name: values for name, values in columns.items() if name not in others}
-
-
-def _write(path: Path, columns: Mapping[str, Sequence[Any]], storage_name: str) -> None:
+def _generate(other: str, root: Path) -> None:
+    """Write every split as CSV and as Parquet, without the column `other`."""
     import pyarrow as pa
     from pyarrow import csv, parquet
 
-    table = pa.table({name: list(values) for name, values in columns.items()})
-    if storage_name == "parquet":
-        write_whole(path, lambda file: parquet.write_table(table, file, row_group_size=1000))
-    else:
-        write_whole(path, lambda file: csv.write_csv(table, file))
+    for split in COUNTS:
+        table = pa.table({n: list(v) for n, v in draw_table(split).items() if n != other})
+        for storage in STORAGES:
+            (root / storage).mkdir(exist_ok=True)
+        csv.write_csv(table, root / f"csv/{split}.csv")
+        parquet.write_table(table, root / f"parquet/{split}.parquet", row_group_size=1000)
+
+
+_ABOUT = {"version": 2, "classes": list(CLASSES), "counts": COUNTS}
+TABLES = {
+    name: DemoSet(f"{name}/v2", STORAGES, "dataset=csv", _ABOUT, partial(_generate, other))
+    for name, other in (("demo_table", "price"), ("demo_prices", "label"))
+}

@@ -1,7 +1,6 @@
 """Read bytes from start to end: of a file, a command, a socket or the standard input.
 
-Whatever may stall is waited for with a deadline. A command that fails, or that ends early, is an
-error and never an end.
+Every wait has a deadline. A command that fails or ends early is an error, never an end.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ _BUFFER_BYTES = 1 << 18
 _TICK_S = 0.2
 _CONNECT_S = 10.0
 _NOT_YET = (errno.ECONNREFUSED, errno.ENOENT)
-"""What is said of an address where nobody listens; somebody may be about to."""
+"""Errors of an address without a listener, which may be about to start."""
 _GZIP = b"\x1f\x8b"
 _ZSTD = b"\x28\xb5\x2f\xfd"
 PIPE = "pipe:"
@@ -73,22 +72,22 @@ class StreamError(ExplainedError):
 
 
 def is_file(name: str) -> bool:
-    """Whether a name is that of a file, rather than of a command, a socket or the input."""
+    """Tell whether a name is a file, rather than a command, a socket or the standard input."""
     return name != STDIN and not name.startswith((PIPE, *_SOCKETS))
 
 
 def is_socket(name: str) -> bool:
-    """Whether a name is that of a socket."""
+    """Tell whether a name is a socket."""
     return name.startswith(_SOCKETS)
 
 
 def is_read_once(name: str) -> bool:
-    """Whether what a name stands for can be opened one time only."""
+    """Tell whether a stream can be opened only once."""
     return name == STDIN or is_socket(name)
 
 
 def missing_path(path: str) -> bool:
-    """Whether a path plainly names a file or folder, and that is not there."""
+    """Tell whether a path plainly names a file or folder that is missing."""
     plain = is_file(path) and not is_url(path) and not is_pattern(path)
     return plain and not os.path.exists(os.path.expanduser(path))
 
@@ -99,17 +98,17 @@ class ByteStream:
     Args:
         name: A path, ``pipe:command``, ``tcp://host:port``, ``unix:/path``, or ``-``. A command
             is split as a shell would, and run without one. Files may be packed by gzip or zstd.
-        timeout_s: Seconds without a byte after which waiting is given up.
+        timeout_s: Seconds that may pass without a byte.
         mark: Size, and mtime in ns or etag, of a file; other content is an error. None: any.
 
     Attributes:
         offset: Bytes that were read or passed over.
         size: Size of a plain file; None where it is not known, or bytes are unpacked.
-        may_break_off: It comes from elsewhere: an end may be that of the connection.
+        may_break_off: It comes from elsewhere, and a lost connection may end it.
 
     Raises:
         StreamError: It cannot be opened.
-        ChangedFile: It is another file than the mark says; also raised at its end.
+        ChangedFile: The file differs from the mark; also raised at its end.
     """
 
     def __init__(
@@ -315,7 +314,7 @@ def socket_address(name: str) -> tuple[str, int]:
     except ValueError:
         parts, port = urlsplit(""), None
     if not parts.hostname or port is None or parts.path not in ("", "/"):
-        raise ValueError(f"{name!r} is no address; expected tcp://host:port")
+        raise ValueError(f"{name!r} is not an address; expected tcp://host:port")
     return parts.hostname, port
 
 
@@ -330,7 +329,7 @@ def command_of(name: str) -> list[str]:
     except ValueError as error:
         raise ValueError(f"{name!r}: {error}") from None
     if not words:
-        raise ValueError(f"{name!r} has no command; expected pipe:command arguments")
+        raise ValueError(f"{name!r} lacks a command; expected pipe:command arguments")
     return words
 
 

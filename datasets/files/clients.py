@@ -1,8 +1,8 @@
-"""Ask what lies behind URLs: object stores and web servers by obstore, all else by fsspec.
+"""Clients of remote data: obstore for object stores and web servers, fsspec for all other URLs.
 
 Both find credentials where their ecosystem keeps them: obstore in the environment, in the metadata
-service of a cloud's machine, and for ``s3://`` wherever boto3 looks, if that is installed. Neither
-they nor what a URL carries of them stands in a message.
+service of a cloud's machine, and for ``s3://`` wherever boto3 looks, if it is installed. Messages
+never contain credentials.
 """
 
 from __future__ import annotations
@@ -42,33 +42,32 @@ _NOISE = re.compile(
 _STATUS = re.compile(r"(?:status code: |^(?=\d{3} (?:Client|Server) Error))(\d{3})")
 _SIGNED = re.compile(r"(\w+://[^\s?]+)\?\S+")
 UNFINISHED = ".packing"
-"""Lies in a folder that is still being written to."""
+"""A file in a folder that is still being written."""
 _AT_ONCE = 64
 _LISTED = 1000
-"""Files that an answer to a listing holds."""
+"""Files in one answer to a listing."""
 _ANSWER_S = 15
-# A part is answered when all of it has come, which over a slow line takes its time.
+# The server answers when a whole part has arrived, which takes long over a slow line.
 _PART_S = 60
 _PARTS_AT_ONCE = 4
 _CONNECT_S = 5
 _RETRY_S = 20
 RETRY_S = 60.0
-"""The default of ``dataset.retry_s``. With the limits above it stays below loader.timeout_s, after
-which a reader counts as hanging."""
+"""The default of ``dataset.retry_s``. With the limits above it stays below ``loader.timeout_s``."""
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
 """Pauses between tries; the last one repeats."""
 _QUIET_S = 0.5
-"""A longer pause is worth a warning."""
+"""Longer pauses are logged."""
 
 _retry_s = RETRY_S
 
 
 class RemoteError(ExplainedError):
-    """A bucket, a server or a URL that gives no data; never damage of a record."""
+    """A bucket, server or URL that cannot be read; never damage of a record."""
 
 
 class AccessDenied(RemoteError):
-    """What may not be read; S3 says so too of what is not there, to a key that may not list."""
+    """Access is denied. S3 also denies missing files to a key that must not list."""
 
 
 class Found(NamedTuple):
@@ -86,7 +85,7 @@ class Found(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Bytes of a file, and what it is; None where nothing is known but that it ends before them."""
+    """Bytes of a file, and the file; None if it ends before them."""
 
     content: bytes
     file: Found | None
@@ -96,22 +95,22 @@ class Client(Protocol):
     """Files below one URL, by their names."""
 
     def files(self, folder: str = "") -> Iterator[Found]:
-        """All of them, or those in a folder, at any depth."""
+        """List all files, or the files in a folder, at any depth."""
 
     def inside(self) -> tuple[list[str] | None, list[Found]]:
-        """None and all files at any depth; of many, names of the folders and the files in it."""
+        """Return None and all files at any depth; of many files, its folders and own files."""
 
     def head(self, name: str) -> Found:
-        """One of them."""
+        """Look up one file."""
 
     def get(self, name: str, start: int, stop: int, mark: str | None) -> Answer:
-        """Bytes of a file, fewer at its end; servers may be told that `mark` is what is wanted."""
+        """Read bytes of a file, fewer at its end; a server may check `mark`."""
 
     def put(self, name: str, content: Path | bytes, *, new: bool = False) -> None:
         """Write a file, whole or not at all; a large one in parts.
 
         Raises:
-            FileExistsError: It is to be `new`, and is there.
+            FileExistsError: The file must be `new` and exists.
         """
 
     def delete(self, name: str) -> None:
@@ -126,9 +125,9 @@ _local = _Local()
 
 
 def side_by_side(read: Callable[[T], R], each: Sequence[T]) -> list[R]:
-    """Call a function that waits for servers for several things at a time; results in order.
+    """Call a function that waits for servers in several threads; return the results in order.
 
-    What the calls asked for counts as asked for by this thread.
+    This thread counts the requests of the calls.
     """
     if len(each) < 2 or _local.reads_for_others:
         return [read(one) for one in each]
@@ -148,9 +147,9 @@ def side_by_side(read: Callable[[T], R], each: Sequence[T]) -> list[R]:
 
 @cache
 def readers(pid: int) -> Callable[[Callable[[], Any]], Future[Any]]:
-    """Start threads that wait for servers; what is given back lets one of them call a function.
+    """Start threads that wait for servers; return a function that has one of them make a call.
 
-    The process does not wait for them to end, as it would for those of an executor.
+    The process does not wait for them to end, as it would for an executor's threads.
     """
     calls = SimpleQueue[tuple[Callable[[], Any], Future[Any]]]()
 
@@ -162,7 +161,7 @@ def readers(pid: int) -> Callable[[Callable[[], Any]], Future[Any]]:
                 future.set_result(call())
             except BaseException as error:
                 future.set_exception(error)
-            del call, future  # what was read is not kept while nothing is asked for
+            del call, future  # frees the result while the thread waits
 
     def start_reading(call: Callable[[], Any]) -> Future[Any]:
         calls.put((call, future := Future[Any]()))
@@ -174,7 +173,7 @@ def readers(pid: int) -> Callable[[Callable[[], Any]], Future[Any]]:
 
 
 def read_place(url: str, name: str, start: int, stop: int, mark: str | None = None) -> Answer:
-    """Read bytes of a file, as many of them as there are.
+    """Read bytes of a file, up to its end.
 
     Args:
         url: Its folder.
@@ -189,7 +188,7 @@ def read_place(url: str, name: str, start: int, stop: int, mark: str | None = No
 
     def read(client: Client) -> Answer:
         answer = content, found = client.get(name, start, stop, mark)
-        if found is not None:  # servers there are that pay no heed to what they are asked
+        if found is not None:  # some servers ignore conditions and ranges
             if mark not in (None, found.mark):
                 raise RemoteError(f"{url}/{name}: {_CHANGED}")
             if len(content) != (wanted := max(min(stop, found.size_bytes) - start, 0)):
@@ -269,13 +268,13 @@ _REMEDIES = {
     "ContainerNotFound": _NO_BUCKET.replace("bucket", "container"),
     "PermanentRedirect": "the bucket is in another region; set AWS_REGION to it",
     "AuthorizationHeaderMalformed": "the bucket is in another region; set AWS_REGION to it",
-    "ExpiredToken": "the credentials have expired; renew them and go on with trainer.resume=auto",
+    "ExpiredToken": "the credentials have expired; renew them and resume with trainer.resume=auto",
     "PreconditionError": _CHANGED,
 }
 
 
 def _explained(error: Exception) -> tuple[bool, str | None]:
-    """Say whether an error of a client may pass, and what it is; None: there is no such file."""
+    """Tell whether an error may pass, and describe it; None: the file is missing."""
     kind, said = type(error).__name__, str(error).partition("\n\nDebug source")[0]
     code, status = (found[1] if (found := p.search(said)) else "" for p in (_CODE, _STATUS))
     if remedy := next((text for mark, text in _REMEDIES.items() if mark in (code, kind)), None):
@@ -299,7 +298,7 @@ def _explained(error: Exception) -> tuple[bool, str | None]:
 
 
 def _line(said: object) -> str:
-    """Tell what a library said, without the address that it asked, which may be signed."""
+    """Return a library's message without the requested address, which may be signed."""
     told = str(said).partition("\n\nDebug source")[0]
     text = _SIGNED.sub(r"\1", _NOISE.sub(" ", told))
     if "error sending request" in text:
@@ -308,7 +307,7 @@ def _line(said: object) -> str:
 
 
 def _of_scheme(url: str, what: str) -> str:
-    """Name the variables of S3 in a message as they are called where the URL leads."""
+    """Replace the variables of S3 in a message by the variables of the URL's store."""
     scheme = url.partition(":")[0]
     if scheme == "gs":
         return what.replace("AWS_ENDPOINT_URL", "GOOGLE_BASE_URL").replace("AWS_", "GOOGLE_")
@@ -417,7 +416,7 @@ class _ObjectStore:
             answer = obstore.get(self._store, name, options=options)
         except obstore.exceptions.GenericError as error:
             status = _STATUS.search(str(error))
-            # Some servers answer what begins at the very end, and obstore says so.
+            # Some servers answer a range that begins at the very end, and obstore raises.
             if (status and status[1] == "416") or "but object was only" in str(error):
                 return Answer(b"", None)
             raise
@@ -446,7 +445,7 @@ def _found(each: Any) -> Found:
 
 
 def _boto3_credentials() -> Any:
-    """What boto3 finds beside the environment: profiles, single sign-on; None: nothing."""
+    """Return the profiles or single sign-on that boto3 finds; None: nothing."""
     if "AWS_ACCESS_KEY_ID" in os.environ or importlib.util.find_spec("boto3") is None:
         return None
     import boto3
@@ -467,14 +466,14 @@ class _FileSystem:
         except ValueError as error:
             raise RemoteError(f"{url}: {error}; expected s3, gs, az, https or hf") from None
         self._root = self._root.rstrip("/")
-        # Of the hub a read of some bytes would fetch 5 MiB more, in case they are asked for next.
+        # A read from the hub would prefetch 5 MiB.
         self._reading = {"cache_type": "none"} if url.lower().startswith("hf:") else {}
         self._known: dict[str, Found] = {}
 
     def files(self, folder: str = "") -> Iterator[Found]:
         self._fs.invalidate_cache()
         for path, info in self._fs.find(f"{self._root}/{folder}", detail=True).items():
-            if info:  # nothing is told of a path that is a file itself
+            if info:  # empty for a path that is a file itself
                 yield self._found(path, info)
 
     def inside(self) -> tuple[list[str] | None, list[Found]]:
@@ -493,7 +492,7 @@ class _FileSystem:
 
     def put(self, name: str, content: Path | bytes, *, new: bool = False) -> None:
         path = f"{self._root}/{name}"
-        assert not new, "asked of object stores alone"
+        assert not new, "object stores alone"
         self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         if isinstance(content, bytes):
             self._fs.pipe_file(path, content)

@@ -1,4 +1,4 @@
-"""Copy files behind URLs to this machine, for forms that are read from a disk alone."""
+"""Copy remote files to this machine, for forms that are read from a disk alone."""
 
 from __future__ import annotations
 
@@ -25,21 +25,21 @@ _SMALL_BYTES = 4 << 20
 """Files up to this are copied several at a time, larger ones several pieces at a time."""
 
 _urls: dict[str, str] = {}
-"""What this process has copied, by the path of the copy."""
+"""URLs by the path of this process's copy."""
 
 
 def local_copy(url: str, *, hidden: bool = False) -> str:
     """Copy a file, or all files below a URL, to this machine's cache; once for all its runs.
 
     A copy is of the content that is there now: it is made again when that has changed, and is
-    removed when nobody has used it for two weeks.
+    removed after two weeks without use.
 
     Args:
         url: A file, a folder, or a pattern with ``*`` or braces.
         hidden: It is a folder, of which what begins with a dot is copied too.
 
     Returns:
-        Its path, or that of a folder with the files.
+        The path of the copy, or of a folder with the files.
 
     Raises:
         ValueError: Nothing is there, or the URL carries a password.
@@ -52,12 +52,12 @@ def local_copy(url: str, *, hidden: bool = False) -> str:
 
 
 def url_of_copy(path: str) -> str | None:
-    """The URL that this process has copied to a path; None: it has not."""
+    """Return the URL that this process has copied to a path, or None."""
     return _urls.get(path)
 
 
 def copy_again(url: str, path: str) -> None:
-    """Copy to this machine what another one has copied, to the same path.
+    """Copy a URL to this machine, to the path of another machine's copy.
 
     Raises:
         ValueError: Its cache lies elsewhere, or the content is another one by now.
@@ -105,7 +105,7 @@ def fetch_files(url: str, names: Iterable[str], folder: Path) -> None:
     """Copy small files below a URL into a folder, those of them that are there.
 
     Raises:
-        RemoteError: They cannot be read. One that is denied counts as not there.
+        RemoteError: They cannot be read. A denied file counts as missing.
     """
 
     def fetch(name: str) -> None:

@@ -1,4 +1,4 @@
-"""Keep the passwords of URLs out of what is printed and written.
+"""Keep the passwords of URLs out of logs and files.
 
 A config is without them from where it is checked: ``scheme://user:***@host``. The process that it
 was typed in knows them, and puts them back where components are made.
@@ -6,11 +6,12 @@ was typed in knows them, and puts them back where components are made.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Any
 
 MASK = "***"
-"""What stands in the place of a password."""
+"""Replaces a password."""
 _IN_URL = re.compile(
     r"(?<=://)(?P<user>[^\s/:]*:)[^\s/?]+(?=@)|(?P<name>[?&]\w*(?i:passw|passphrase|pwd)\w*=)[^&\s]+"
 )
@@ -47,3 +48,17 @@ def revealed(text: str) -> str:
             f"or take it from the environment"
         )
     return _known.get(text, text)
+
+
+def from_environment(value: str, *, setting: str) -> str:
+    """Return a value, or for ``env:NAME`` the variable NAME of the environment.
+
+    Raises:
+        ValueError: There is no such variable.
+    """
+    name = value.removeprefix("env:")
+    if name == value:
+        return value
+    if name not in os.environ:
+        raise ValueError(f"{setting}: the variable {name!r} is not set; type export {name}=...")
+    return os.environ[name]

@@ -1,4 +1,4 @@
-"""Prefetch a stream in a thread: the consumer's own work does not wait for it."""
+"""Prefetch a stream in a thread, beside the consumer's own work."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ _JOIN_S = 2.0
 
 
 class NoLongerWanted(Exception):
-    """Whoever consumed what this thread reads has gone."""
+    """The consumer of a reading thread has closed it."""
 
 
 class _End:
-    """The last item of a thread: nothing more comes, or why."""
+    """The last item of a thread, and the error that ended it."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 class ReadingThread(threading.Thread):
-    """Reads items into a queue, until they end or nobody wants them.
+    """Reads items into a queue until they end or the consumer closes it.
 
     Args:
         read: Begins to read; called in the thread.
@@ -42,13 +42,13 @@ class ReadingThread(threading.Thread):
         self._stop_asked = threading.Event()
 
     def run(self) -> None:
-        """Fill the queue; what was read before an error comes before the error."""
+        """Fill the queue; an error comes after the items before it."""
         try:
             items = self._begin()
             try:
                 for item in items:
                     self._chunk.append(item)
-                    # One that the consumer waits for is handed over at once.
+                    # A waiting consumer gets an item at once.
                     if len(self._chunk) >= _CHUNK_ITEMS or self.ready.empty():
                         self._hand_over()
             finally:
@@ -63,7 +63,7 @@ class ReadingThread(threading.Thread):
                 self._put(_End(error))
 
     def end(self) -> None:
-        """Have it end, and wait for that a little: what it reads may not answer."""
+        """Ask it to end, and wait a little; it may be blocked in a read."""
         self._stop_asked.set()
         self.join(_JOIN_S)
 
@@ -73,7 +73,7 @@ class ReadingThread(threading.Thread):
             raise NoLongerWanted
 
     def wait(self) -> None:
-        """Hand over what was read, if the consumer waits for it too, and `check`."""
+        """Hand over items if the consumer waits, and `check`."""
         self.check()
         if self._chunk and self.ready.empty():
             self._hand_over()
@@ -95,20 +95,16 @@ class ReadingThread(threading.Thread):
 
 
 def read_ahead(read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Read ahead, in a thread of its own, some 64 items of what `read` gives.
+    """Prefetch some 64 items of the generator function `read` in a thread.
 
-    The thread begins at once, so that several read side by side, and ends when this iterator is
-    closed. Waiting for it can be interrupted. What it asks servers for counts as asked for by
-    whoever takes the items.
-
-    Args:
-        read: Begins to read: a generator function.
+    The thread starts at once, so that several read side by side, and ends when this iterator is
+    closed. The consumer's thread counts its requests to servers.
 
     Raises:
-        Exception: What `read` or its iterator raises, after all items that came before.
+        Exception: An error of `read`, after the items before it.
     """
     items = _items_of(ReadingThread(read))
-    next(items)  # it has begun, and is closed with whoever holds it
+    next(items)  # starts the thread, which `close` ends
     return items
 
 
@@ -127,7 +123,7 @@ def _items_of(thread: ReadingThread) -> Iterator[Any]:
 
 
 def still_wanted() -> None:
-    """Raise `NoLongerWanted` in a reading thread whose consumer has gone; to be called in waits."""
+    """Raise `NoLongerWanted` in a closed reading thread; for loops that wait."""
     thread = threading.current_thread()
     if isinstance(thread, ReadingThread):
         thread.wait()

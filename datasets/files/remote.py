@@ -70,7 +70,7 @@ class RemoteStream(io.RawIOBase):
 
     Args:
         url: Its URL.
-        mark: See `Found`; None: that of its first piece. Other content is an error.
+        mark: See `Found`; None: the mark of the first piece. Other content is an error.
     """
 
     def __init__(self, url: str, *, mark: str | None = None) -> None:
@@ -119,7 +119,7 @@ def _read_counted(*place: Any) -> tuple[Answer, Traffic]:
 
 
 def split_url(url: str, root: str | None = None) -> tuple[str, str]:
-    """Split a file's URL into that of the data set, which has a client, and a name below it."""
+    """Split a file's URL into the data set's URL, which has a client, and a name below it."""
     if root is not None and url.startswith(f"{root}/"):
         folder, name = root, url[len(root) + 1 :]
     else:

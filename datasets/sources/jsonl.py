@@ -15,13 +15,8 @@ from annotated_types import Ge, Gt
 from penstock.core.json_text import parse_json
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, RecordError
-from penstock.datasets.files.byte_streams import (
-    ByteStream,
-    StreamError,
-    is_socket,
-)
+from penstock.datasets.files.byte_streams import ByteStream, StreamError, is_socket
 from penstock.datasets.streams.byte_source import ByteSource
-from penstock.datasets.streams.lanes import ShardItems
 from penstock.datasets.streams.messages import JsonFields, stable_key
 
 _log = logging.getLogger(__name__)
@@ -62,7 +57,7 @@ class JsonlSource(ByteSource):
         path: A ``.jsonl``, ``.jsonl.gz`` or ``.jsonl.zst`` file, a folder of them, a pattern with
             ``*`` or ``{000..099}``; ``pipe:command``, ``tcp://host:port`` or ``unix:/path``; or
             ``-``, the standard input.
-        root: The folder that paths are relative to and must not leave; None: that of the files.
+        root: The folder that paths are relative to and must not leave; None: the files' folder.
         paths: Fields that name files.
         base64: Fields that hold bytes, in base64.
         classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
@@ -93,7 +88,7 @@ class JsonlSource(ByteSource):
         )
         if reconnects and not is_socket(path):
             raise ValueError(
-                f"dataset.source.reconnects: {reconnects} given, but {path!r} is no socket; "
+                f"dataset.source.reconnects: {reconnects} given, but {path!r} is a file; "
                 f"leave it out"
             )
         self._reconnects = reconnects
@@ -101,12 +96,9 @@ class JsonlSource(ByteSource):
             paths=paths, base64=base64, root=root or self.root or os.curdir, labels=self.labels
         )
 
-    def open(self, shard: str) -> ShardItems:
-        """Read a shard."""
-        lines = self._lines(shard, os.path.relpath(shard, self.root) if self.root else shard)
-        return ShardItems(lines, close=lines.close)
-
-    def _lines(self, shard: str, name: str) -> Generator[JsonLine | BadRecord]:
+    def read(self, shard: str, start: int) -> Generator[JsonLine | BadRecord]:
+        """Read the lines of a shard."""
+        name = os.path.relpath(shard, self.root) if self.root else shard
         for connection in range(self._reconnects + 1):
             try:
                 with closing(self._stream(shard)) as stream:
@@ -115,7 +107,7 @@ class JsonlSource(ByteSource):
             except StreamError as error:
                 if connection == self._reconnects:
                     raise
-                _log.warning("%s; it is connected to again", error)
+                _log.warning("%s; connecting again", error)
 
     def load(self, item: JsonLine) -> Record | BadRecord:
         """Make the record of a line; one that is damaged, or lacks a file, is a bad record."""
@@ -129,15 +121,15 @@ def _lines(stream: ByteStream, name: str, paths: tuple[str, ...]) -> Iterator[Js
         try:
             line = stream.readline(_MOST_LINE_BYTES)
         except RecordError as error:
-            cause = f"{error}; what comes behind it in this shard is lost"
+            cause = f"{error}; the rest of this shard is lost"
             yield BadRecord(-1, key, cause, ends_shard=True)
             return
         if not line:
             return
         if len(line) == _MOST_LINE_BYTES and not line.endswith(b"\n"):
             cause = (
-                f"no line ends within {_MOST_LINE_BYTES:,} bytes; this is no JSONL, and what comes "
-                f"behind it in this shard is lost"
+                f"no line ends within {_MOST_LINE_BYTES:,} bytes; this is not JSONL, and the "
+                f"rest of this shard is lost"
             )
             yield BadRecord(-1, key, cause, ends_shard=True)
             return

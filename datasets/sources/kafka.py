@@ -4,47 +4,49 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from annotated_types import Ge, Gt
 
-from penstock.core.contracts import SourceCapabilities
 from penstock.core.registry import register
-from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, Record
+from penstock.core.sample import BadRecord
 from penstock.core.user_errors import ExplainedError
+from penstock.datasets.files.passwords import from_environment
 from penstock.datasets.files.reading_thread import still_wanted
-from penstock.datasets.records.labels import StreamLabels
-from penstock.datasets.streams.messages import JsonFields, Message, MessageFields
+from penstock.datasets.streams.messages import Message, MessageSource, labelled
 
 if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
 
 Ranges = dict[int, tuple[int, int | None]]
-"""First offset and the one behind the last, by partition; None: there is no last."""
-Offsets = dict[str, dict[int, list[int | None]]]
-"""First offset and the one behind the last, by topic and partition; None: there is no last."""
+"""First offset and the end by partition; the end may be open."""
 
 _LOOK_S = 10.0
 _TICK_S = 0.2
 _SECRET = re.compile(r"password|secret|\.pem$|jaas|oauthbearer\.config")
 _GONE = "no such message: compaction took it, or it ended a transaction"
+_REFUSALS = frozenset(
+    "UNKNOWN_TOPIC_OR_PART _UNKNOWN_TOPIC TOPIC_EXCEPTION TOPIC_AUTHORIZATION_FAILED "
+    "GROUP_AUTHORIZATION_FAILED SASL_AUTHENTICATION_FAILED UNSUPPORTED_SASL_MECHANISM "
+    "_AUTHENTICATION _SSL".split()
+)
 _OURS = {
     "enable.auto.commit": False,  # positions are the loader's
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
-    "max.poll.interval.ms": 86_400_000,  # training may do something else for long
-    "log_level": 0,  # what is wrong is said in a line of ours
+    "max.poll.interval.ms": 86_400_000,  # training may pause for long
+    "log_level": 0,  # errors are raised
     "queued.max.messages.kbytes": 16_384,
     "receive.message.max.bytes": 1_000_000_000,
 }
 
 
 class KafkaTrouble(ExplainedError):
-    """Trouble with the broker or the topic that did not pass; no damage of the data."""
+    """Lasting trouble with the broker or the topic; no damage of the data."""
 
 
 class OffsetRange(NamedTuple):
@@ -56,35 +58,31 @@ class OffsetRange(NamedTuple):
 
 
 @register("source", "kafka")
-class KafkaSource:
-    """Messages of a Kafka topic: a shard is a partition's messages in a range of offsets.
+class KafkaSource(MessageSource):
+    """Messages of a Kafka topic: a shard is a range of offsets of a partition.
 
-    The offsets of a run are looked up once, at its beginning, and kept: every epoch, rank and
-    resume reads the same messages. An offset is a position, also where retention or compaction
-    has taken its message away: that is a bad record.
+    A run looks up its offsets once and keeps them, so every epoch, rank and resume reads the same
+    messages. Each offset has a position: a message that retention or compaction has removed is a
+    bad record.
 
     Args:
         servers: Addresses of brokers, as ``host:9092,other:9092``.
         topic: The topic.
         value: The field that a message is, or ``json``: an object whose items are the fields.
         label: Where the label is: ``key``, or the name of a header; None: among the fields.
-        classes: Class names by id, or how many there are; None: labels are ids.
+        classes: Class names by id, or their number; None: labels are ids.
         paths: Fields of objects that name files.
         base64: Fields of objects that hold bytes, in base64.
         root: The folder that paths are relative to and must not leave.
-        epoch_messages: Messages that an epoch reads of each partition, the next ones in every
-            epoch; it waits for them. None: every epoch reads all that were there at the run's
-            beginning.
-        offsets: First offset and the one behind the last, by topic and partition:
-            ``{photos: {0: [0, 1000]}}``; None: all that is there.
-        shard_messages: Offsets of a shard; part of what the order of an epoch is.
+        epoch_messages: Messages that an epoch reads of each partition: the next ones in every
+            epoch, for which it waits. None: every epoch reads all messages of the run's start.
+        offsets: First offset and end by topic and partition: ``{photos: {0: [0, 1000]}}``; None:
+            all messages of the topic.
+        shard_messages: Offsets of a shard; the order of an epoch depends on it.
         timeout_s: Seconds that may pass without a message.
-        options: Properties of librdkafka, such as ``security.protocol``. Passwords are
+        options: Properties of librdkafka, such as ``security.protocol``. Give passwords as
             ``env:NAME``, a variable of the environment.
     """
-
-    reopens = True
-    max_record_bytes: int = MAX_RECORD_BYTES
 
     def __init__(
         self,
@@ -103,42 +101,39 @@ class KafkaSource:
         timeout_s: Annotated[float, Gt(0)] = 60,
         options: Mapping[str, str | int | float | bool] = {},
     ) -> None:
-        self.servers, self.topic, self.label = servers, topic, label
-        self.timeout_s = timeout_s
+        super().__init__(
+            value=value, label=label, classes=classes, paths=paths, base64=base64, root=root
+        )
+        self.servers, self.topic, self.timeout_s = servers, topic, timeout_s
         self._options = dict(options)
-        self._refuse_secrets()
+        for name, given in self._options.items():
+            if _SECRET.search(name) and not str(given).startswith("env:"):
+                raise ValueError(
+                    f"dataset.source.options: {name} is a secret, and configs are written to "
+                    f"files; type export KAFKA_SECRET=..., and {name}: env:KAFKA_SECRET"
+                )
         self._epoch_messages, self._shard_messages = epoch_messages, shard_messages
-        labels = StreamLabels(classes)
-        fields = JsonFields(paths=paths, base64=base64, root=root, labels=labels)
-        self._fields = MessageFields(value, json=fields, labels=labels)
-        self._class_names = labels.names
         if offsets is not None and topic not in offsets:
             raise ValueError(
                 f"{self}: dataset.source.offsets has {', '.join(offsets)}, and not {topic}; add "
-                f"those of this topic, or leave all of them away"
+                f"its offsets, or leave all of them out"
             )
         self._ranges = _checked(offsets[topic], str(self)) if offsets else self._look_up()
         if epoch_messages is None and any(stop is None for _, stop in self._ranges.values()):
             raise ValueError(
-                f"{self}: offsets have no end; type dataset.source.epoch_messages=1000 to read so "
-                f"many of each partition in an epoch"
+                f"{self}: offsets without an end; type dataset.source.epoch_messages=1000 to read "
+                f"so many of each partition in an epoch"
             )
 
     def __str__(self) -> str:
         return f"kafka {self.topic} at {self.servers}"
 
-    @property
-    def capabilities(self) -> SourceCapabilities:
-        """Declare the names of the classes."""
-        return SourceCapabilities(class_names=self._class_names)
-
-    @property
-    def settled(self) -> dict[str, Offsets]:
-        """The offsets, as they are given by the argument."""
+    def settled(self) -> dict[str, dict[str, dict[int, list[int | None]]]]:
+        """Return the offsets as the argument that gives them."""
         return {"offsets": {self.topic: {n: [*ends] for n, ends in self._ranges.items()}}}
 
     def shards(self, epoch: int) -> Sequence[OffsetRange]:
-        """List ranges of offsets: the first one of each partition, then the second ones, ..."""
+        """List ranges of offsets: the first range of each partition, then the second ones, ..."""
         found: list[tuple[int, OffsetRange]] = []
         for partition, (start, stop) in self._ranges.items():
             if self._epoch_messages is not None:
@@ -147,32 +142,101 @@ class KafkaSource:
                 stop = end if stop is None else min(end, stop)
             assert stop is not None
             step = self._shard_messages
-            ranges = (
+            found += enumerate(
                 OffsetRange(partition, n, min(n + step, stop)) for n in range(start, stop, step)
             )
-            found += enumerate(ranges)
         return [each for _, each in sorted(found)]
 
-    def open(self, shard: OffsetRange) -> OffsetReader:
-        """Read a shard; nobody is asked for it before its first message is."""
-        return OffsetReader(self, shard)
+    def count(self, shard: OffsetRange) -> int:
+        """Count the offsets of a shard."""
+        return shard.stop - shard.start
 
-    def load(self, item: Message) -> Record | BadRecord:
-        """Make the record of a message; one that is damaged or too large is a bad record."""
-        return self._fields.record(item, max_bytes=self.max_record_bytes)
+    def read(self, shard: OffsetRange, start: int) -> Generator[Message | BadRecord]:
+        """Read the messages of a shard, one for each offset.
+
+        Raises:
+            KafkaTrouble: No message came within `timeout_s`, or the topic is gone or another one.
+        """
+        from confluent_kafka import TopicPartition
+
+        at = shard.start + start
+        errors: list[KafkaError] = []
+        with closing(self._consumer(errors)) as consumer:
+            consumer.assign([TopicPartition(self.topic, shard.partition, at)])
+            while at < shard.stop:
+                message, present, why = self._next(consumer, errors, shard, at)
+                for gone in range(at, min(present, shard.stop)):
+                    yield BadRecord(-1, f"{shard.partition}:{gone}", why)
+                at = max(at, min(present, shard.stop))
+                if message is None or at == shard.stop:
+                    continue
+                key, value = f"{shard.partition}:{at}", message.value()
+                if value is None:
+                    yield BadRecord(-1, key, "an empty message, which deletes its key")
+                else:
+                    headers = dict(message.headers() or ())
+                    yield labelled(key, value, self._label, message.key(), headers)
+                at += 1
 
     def fingerprint(self) -> str:
-        """Hash of topic and offsets, and of how many are a shard and an epoch."""
+        """Hash the topic, the offsets, and the sizes of a shard and an epoch."""
         what = [self.topic, self._ranges, self._shard_messages, self._epoch_messages]
         return hashlib.blake2b(json.dumps(what).encode(), digest_size=16).hexdigest()
 
-    def consumer(self, errors: list[KafkaError]) -> Consumer:
-        """Make a consumer, which adds what goes wrong behind its back to `errors`.
+    def _next(
+        self, consumer: Consumer, errors: list[KafkaError], shard: OffsetRange, at: int
+    ) -> tuple[Any, int, str]:
+        """Wait for the next message from offset `at` on.
 
-        Raises:
-            ValueError: The library or a variable of the environment is missing, or options are
-                not the library's.
+        Returns:
+            The message or None, the first offset that is present, and why earlier ones are not.
         """
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            message = consumer.poll(_TICK_S)
+            still_wanted()
+            error = None if message is None else message.error()
+            name = error.name() if error else ""
+            if message is not None and not error and message.offset() >= at:
+                errors.clear()
+                return message, message.offset(), _GONE
+            if name == "_PARTITION_EOF" and message.offset() >= shard.stop:
+                return None, shard.stop, _GONE
+            if name == "_AUTO_OFFSET_RESET":
+                first = self._moved(consumer, shard.partition, at)
+                if first > at:
+                    return None, first, f"retention deleted all messages before offset {first:,}"
+            self._refuse([error, *errors], KafkaTrouble)
+            if time.monotonic() > deadline:
+                raise KafkaTrouble(
+                    self._unreachable(errors)
+                    if errors
+                    else f"{self}: partition {shard.partition} gave no message at offset {at:,} "
+                    f"within timeout_s={self.timeout_s:g} s; have more produced, lower "
+                    f"dataset.source.epoch_messages, or raise dataset.source.timeout_s"
+                )
+
+    def _moved(self, consumer: Consumer, partition: int, at: int) -> int:
+        """Assign the first offset from `at` on that the partition still has, and return it."""
+        from confluent_kafka import KafkaException, TopicPartition
+
+        try:
+            marks = consumer.get_watermark_offsets(TopicPartition(self.topic, partition), timeout=1)
+        except KafkaException:
+            marks = None
+        first, end = marks or (at, at)
+        if at > end:
+            raise KafkaTrouble(
+                f"{self}: partition {partition} ends at offset {end:,}, before {at:,}, where this "
+                f"run continues: it is another topic of that name; start anew with "
+                f"trainer.resume=null"
+            )
+        first = max(first, at)
+        consumer.assign([TopicPartition(self.topic, partition, first)])
+        return first
+
+    def _consumer(self, errors: list[KafkaError]) -> Consumer:
+        """Make a consumer that adds the library's errors to `errors`."""
         try:
             from confluent_kafka import Consumer, KafkaException
         except ImportError as error:
@@ -180,7 +244,12 @@ class KafkaSource:
                 "kafka: the package confluent-kafka is missing (the extra kafka); run: pip install "
                 "confluent-kafka"
             ) from error
-        options = {name: _found(name, value) for name, value in self._options.items()}
+        options = {
+            name: from_environment(value, setting=f"dataset.source.options: {name}")
+            if isinstance(value, str)
+            else value
+            for name, value in self._options.items()
+        }
         known = {"group.id": "penstock", **options, **_OURS, "bootstrap.servers": self.servers}
         try:
             return Consumer(known | {"error_cb": errors.append})
@@ -189,253 +258,69 @@ class KafkaSource:
             raise ValueError(f"{self}: {said}; correct dataset.source.options") from error
 
     def _look_up(self) -> Ranges:
-        """Ask for the offsets of all partitions."""
+        """Ask the broker for the offsets of all partitions, for some seconds if it is away."""
         from_start = self._epoch_messages is not None
         errors: list[KafkaError] = []
-        consumer = self.consumer(errors)
-        try:
-            from confluent_kafka import TopicPartition
+        with closing(self._consumer(errors)) as consumer:
+            from confluent_kafka import KafkaException
 
-            found = self._asked(consumer, errors, lambda: self._partitions(consumer))
-            ranges: Ranges = {}
-            for partition in found:
-                place = TopicPartition(self.topic, partition)
-                start, stop = self._asked(
-                    consumer,
-                    errors,
-                    lambda place=place: consumer.get_watermark_offsets(place, timeout=1),
-                )
-                ranges[partition] = start, None if from_start else stop
-        finally:
-            consumer.close()
+            deadline = time.monotonic() + _LOOK_S
+            while True:
+                try:
+                    ranges = self._marks(consumer, from_start)
+                    break
+                except KafkaException as error:
+                    failed = error.args[0]
+                consumer.poll(0)  # calls `errors.append`
+                self._refuse([failed, *errors], ValueError)
+                if time.monotonic() > deadline:
+                    raise ValueError(self._unreachable([failed, *errors])) from None
         if not from_start and not any(start != stop for start, stop in ranges.values()):
             raise ValueError(
-                f"{self}: the topic has no messages; produce some, or wait for them: type "
+                f"{self}: the topic is empty; produce some, or wait for them: type "
                 f"dataset.source.epoch_messages=1000"
             )
         return ranges
 
-    def _partitions(self, consumer: Consumer) -> list[int]:
-        from confluent_kafka import KafkaException
+    def _marks(self, consumer: Consumer, from_start: bool) -> Ranges:
+        from confluent_kafka import KafkaError, KafkaException, TopicPartition
 
         found = consumer.list_topics(self.topic, timeout=1).topics[self.topic]
         if found.error is not None:
             raise KafkaException(found.error)
-        return sorted(found.partitions)
+        ranges: Ranges = {}
+        for n in sorted(found.partitions):
+            marks = consumer.get_watermark_offsets(TopicPartition(self.topic, n), timeout=1)
+            if marks is None:
+                raise KafkaException(KafkaError(KafkaError.REQUEST_TIMED_OUT))
+            ranges[n] = marks[0], None if from_start else marks[1]
+        return ranges
 
-    def _asked(self, consumer: Consumer, errors: list[KafkaError], ask: Any) -> Any:
-        """Ask the broker, and again for some seconds where it does not answer."""
-        from confluent_kafka import KafkaException
-
-        deadline = time.monotonic() + _LOOK_S
-        failed: KafkaError | None = None
-        while True:
-            try:
-                answer = ask()
-                if answer is not None:
-                    return answer
-            except KafkaException as error:
-                failed = error.args[0]
-            consumer.poll(0)  # has errors told
-            refused = next(filter(is_refusal, [failed, *errors] if failed else errors), None)
-            if refused is not None or time.monotonic() > deadline:
-                raise ValueError(self.said(refused or failed, errors)) from None
-
-    def said(self, error: KafkaError | None, errors: Sequence[KafkaError]) -> str:
-        """Say in a line what is wrong, and what helps."""
-        from confluent_kafka import KafkaError
-
-        code = None if error is None else error.code()
-        if code in (KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC):
-            return f"{self}: there is no such topic; correct dataset.source.topic"
-        if code in (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED):
-            return (
-                f"{self}: {error.str() if error else ''}; have the user of dataset.source.options "
-                f"allowed to read it (and its group.id)"
-            )
-        if error is not None and is_refusal(error):
-            return f"{self}: {error.str()}; correct dataset.source.options"
-        told = [e for e in (error, *errors) if e and e.code() != KafkaError._ALL_BROKERS_DOWN]
-        cause = told[-1].str() if told else "no answer"
-        return (
-            f"{self}: cannot be reached: {cause}; check dataset.source.servers, and that the "
-            f"broker runs"
-        )
-
-    def _refuse_secrets(self) -> None:
-        for name, value in self._options.items():
-            if _SECRET.search(name) and not str(value).startswith("env:"):
-                raise ValueError(
-                    f"dataset.source.options: {name} is a secret, and configs are written to "
-                    f"files; type export KAFKA_SECRET=..., and {name}: env:KAFKA_SECRET"
+    def _refuse(
+        self, errors: Sequence[KafkaError | None], raised: Callable[[str], Exception]
+    ) -> None:
+        """Raise if no retry helps against one of the errors."""
+        for error in errors:
+            if error is not None and error.name() in _REFUSALS:
+                raise raised(
+                    f"{self}: {error.str()}; correct dataset.source.topic or "
+                    f"dataset.source.options, or allow their user and group.id to read the topic"
                 )
 
-
-def is_refusal(error: KafkaError) -> bool:
-    """Tell whether trying again is of no use."""
-    from confluent_kafka import KafkaError
-
-    return error.code() in (
-        KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC,
-        KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.GROUP_AUTHORIZATION_FAILED,
-        KafkaError.SASL_AUTHENTICATION_FAILED, KafkaError.UNSUPPORTED_SASL_MECHANISM,
-        KafkaError.TOPIC_EXCEPTION, KafkaError._AUTHENTICATION, KafkaError._SSL,
-    )  # fmt: skip
-
-
-class OffsetReader:
-    """The messages of a range of offsets, one for each; satisfies `core.contracts.ShardReader`.
-
-    Args:
-        source: Where they are.
-        shard: Which.
-
-    Raises:
-        KafkaTrouble: While reading: no message within the source's ``timeout_s``, the topic is
-            gone or another one.
-    """
-
-    def __init__(self, source: KafkaSource, shard: OffsetRange) -> None:
-        self._source = source
-        self._partition, self._at, self._stop = shard
-        self._errors: list[KafkaError] = []
-        self._consumer: Consumer | None = None
-        self._ahead: Any = None  # the next message that there is
-        self._present = self._at  # offsets before have no message, and are passed over
-        self._why = ""
-
-    def __iter__(self) -> OffsetReader:
-        return self
-
-    def __next__(self) -> Message | BadRecord:
-        if self._at >= self._stop:
-            raise StopIteration
-        if self._ahead is None and self._at >= self._present:
-            self._fetch()
-        key = f"{self._partition}:{self._at}"
-        offset, self._at = self._at, self._at + 1
-        if offset < self._present:
-            return BadRecord(-1, key, self._why)
-        message, self._ahead = self._ahead, None
-        self._present = self._at
-        value = message.value()
-        if value is None:
-            return BadRecord(-1, key, "the message has no value: it marks its key as deleted")
-        name = self._source.label
-        label = message.key() if name == "key" else None
-        if name not in (None, "key"):
-            label = dict(message.headers() or ()).get(name)
-        if name is not None and label is None:
-            what = "key" if name == "key" else f"header {name!r}"
-            return BadRecord(-1, key, f"the message has no {what}, where the label should be")
-        return Message(key, value, label.encode() if isinstance(label, str) else label)
-
-    def skip(self, count: int) -> int:
-        """Pass over so many offsets; nothing is read for it."""
-        found = min(count, self._stop - self._at)
-        self._at += found
-        if self._ahead is not None and self._ahead.offset() < self._at:
-            self._ahead = None
-        return found
-
-    def close(self) -> None:
-        """Close the connections."""
-        consumer, self._consumer = self._consumer, None
-        if consumer is not None:
-            consumer.close()
-
-    def _fetch(self) -> None:
-        """Have the next message, or find that there is none before the range's end."""
-        from confluent_kafka import KafkaError, TopicPartition
-
-        place = TopicPartition(self._source.topic, self._partition, self._at)
-        if self._consumer is None:
-            self._consumer = self._source.consumer(self._errors)
-            self._consumer.assign([place])
-        deadline = time.monotonic() + self._source.timeout_s
-        while True:
-            message = self._consumer.poll(_TICK_S)
-            still_wanted()
-            error = None if message is None else message.error()
-            if error is None and message is not None:
-                self._errors.clear()
-                if message.offset() >= self._at:
-                    self._ahead, self._present = message, min(message.offset(), self._stop)
-                    self._why = _GONE
-                    return
-            elif error is not None and error.code() == KafkaError._PARTITION_EOF:
-                if message.offset() >= self._stop:
-                    self._present = self._stop
-                    self._why = _GONE
-                    return
-            elif error is not None and error.code() == KafkaError._AUTO_OFFSET_RESET:
-                if self._moved():
-                    return
-                self._consumer.assign([place])
-            refused = next(
-                filter(is_refusal, [error, *self._errors] if error else self._errors), None
-            )
-            if refused is not None:
-                raise KafkaTrouble(self._source.said(refused, self._errors))
-            if time.monotonic() > deadline:
-                raise KafkaTrouble(self._late())
-
-    def _moved(self) -> bool:
-        """Pass over what retention has deleted; whether there is something."""
-        from confluent_kafka import KafkaException, TopicPartition
-
-        assert self._consumer is not None
-        place = TopicPartition(self._source.topic, self._partition)
-        try:
-            found = self._consumer.get_watermark_offsets(place, timeout=1)
-        except KafkaException:
-            return False
-        if found is None or found[0] <= self._at <= found[1]:
-            return False
-        first, last = found
-        if self._at > last:
-            raise KafkaTrouble(
-                f"{self._source}: partition {self._partition} ends at offset {last:,}, before "
-                f"{self._at:,}, where this run goes on: it is another topic of that name; start "
-                f"anew with trainer.resume=null"
-            )
-        self._present = min(first, self._stop)
-        self._why = f"the message was deleted by retention, as all before offset {first:,}"
-        if first < self._stop:
-            self._consumer.assign([TopicPartition(self._source.topic, self._partition, first)])
-        return True
-
-    def _late(self) -> str:
-        source = self._source
-        if self._errors:
-            return source.said(None, self._errors)
+    def _unreachable(self, errors: Sequence[KafkaError]) -> str:
+        told = [error.str() for error in errors if error.name() != "_ALL_BROKERS_DOWN"]
         return (
-            f"{source}: partition {self._partition} gave no message at offset {self._at:,} within "
-            f"timeout_s={source.timeout_s:g} s; have more produced, lower "
-            f"dataset.source.epoch_messages, or raise dataset.source.timeout_s"
+            f"{self}: cannot be reached: {told[-1] if told else 'no answer'}; check "
+            f"dataset.source.servers, and that the broker runs"
         )
-
-
-def _found(name: str, value: Any) -> Any:
-    """Give an option's value, or that of the variable of the environment that it names."""
-    if not isinstance(value, str) or not value.startswith("env:"):
-        return value
-    variable = value.removeprefix("env:")
-    if variable not in os.environ:
-        raise ValueError(
-            f"dataset.source.options: {name}: the environment has no variable {variable!r}; type "
-            f"export {variable}=..."
-        )
-    return os.environ[variable]
 
 
 def _checked(ranges: Mapping[int, Any], where: str) -> Ranges:
-    """Check offsets that are given."""
     for partition, ends in ranges.items():
         start, stop = ends if len(ends) == 2 else (-1, -1)
         if start is None or start < 0 or (stop is not None and stop < start):
             raise ValueError(
                 f"{where}: dataset.source.offsets: partition {partition} has {[*ends]}, expected "
-                f"the first offset and the one behind the last, such as [0, 1000]"
+                f"the first offset and the end, such as [0, 1000]"
             )
     return {partition: (start, stop) for partition, (start, stop) in sorted(ranges.items())}

@@ -1,14 +1,12 @@
-"""The base of sources whose shards are streams of bytes: files, commands, sockets, the input."""
+"""The base of sources whose shards are bytes: files, commands, sockets, the standard input."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-from penstock.core.contracts import SourceCapabilities
-from penstock.core.sample import MAX_RECORD_BYTES
-from penstock.datasets.files.access import RangeFile, absolute_path, expand_braces
+from penstock.core.contracts import Source
+from penstock.datasets.files.access import absolute_path, expand_braces
 from penstock.datasets.files.byte_streams import (
     PIPE,
     STDIN,
@@ -22,48 +20,27 @@ from penstock.datasets.files.data_files import find_data_files
 from penstock.datasets.records.labels import StreamLabels
 
 
-@dataclass(frozen=True, slots=True)
-class FoundShards:
-    """Local shards to read by place, as they were found; opens files for `OpenFiles`.
+class ByteSource(Source):
+    """A source whose shards are streams of bytes, named by a path.
 
     Attributes:
-        root: Their folder.
-        marks: Size and mtime in ns by path.
-    """
-
-    root: str
-    marks: Mapping[str, tuple[int, int | str]]
-
-    def open(self, name: str) -> RangeFile:
-        """Open a shard by its path."""
-        return RangeFile(name, root=self.root, mark=self.marks.get(name))
-
-
-class ByteSource:
-    """A source whose shards are streams of bytes, named by a path: the base of such.
-
-    Attributes:
-        root: The folder of the files; empty where they are none.
-        reopens: The shards can be read again: files and commands can.
-        labels: What gives labels their class ids.
-        max_record_bytes: A record that takes more is bad, and is not read.
+        root: The folder of the files; empty for commands and sockets.
+        labels: Maps labels to class ids.
 
     Args:
-        path: A file, a folder, or a pattern with ``*`` or ``{000..099}``, or the URL of such;
-            ``pipe:command``,
-            ``tcp://host:port`` or ``unix:/path``, also with braces; or ``-``.
-        endings: Endings of the files that are looked for in a folder.
-        classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
-            the folder.
+        path: A file, a folder, or a pattern with ``*`` or ``{000..099}``, also as a URL;
+            ``pipe:command``, ``tcp://host:port`` or ``unix:/path``, also with braces; or ``-``.
+        endings: File endings to look for in a folder.
+        classes: Class names by id, or their number; None: the lines of ``classes.txt`` in the
+            folder.
         timeout_s: Seconds that may pass without a byte.
 
     Raises:
-        ValueError: Nothing is there.
+        ValueError: Nothing was found.
     """
 
     name: str
     reads_urls = True
-    max_record_bytes: int = MAX_RECORD_BYTES
 
     def __init__(
         self,
@@ -90,14 +67,10 @@ class ByteSource:
         self._names = tuple(names)
         self.reopens = not any(map(is_read_once, names))
         self.labels = StreamLabels(classes, folder=self.root)
+        self.class_names = self.labels.names
 
     def __str__(self) -> str:
         return f"{self.name} {self.path}"
-
-    @property
-    def capabilities(self) -> SourceCapabilities:
-        """Declare the names of the classes."""
-        return SourceCapabilities(class_names=self.labels.names)
 
     def shards(self, epoch: int) -> Sequence[str]:
         """List the files, commands or addresses."""
@@ -114,5 +87,5 @@ class ByteSource:
         return digest.hexdigest()
 
     def _stream(self, shard: str) -> ByteStream:
-        """Open a shard, if it is still the file that was found."""
+        """Open a shard; reading a file that changed since it was found raises."""
         return ByteStream(shard, timeout_s=self._timeout_s, mark=self._marks.get(shard))

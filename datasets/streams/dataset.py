@@ -1,4 +1,4 @@
-"""The iterable twin of the lazy dataset: what cannot be indexed is read in lanes, in order."""
+"""The dataset of streams: records that cannot be indexed, read in lanes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,6 @@ from penstock.core.contracts import (
     Decoder,
     DecoderCapabilities,
     Source,
-    SourceCapabilities,
     Transform,
     TransformCapabilities,
     capabilities_of,
@@ -30,7 +29,7 @@ from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, BadSample, Record,
 from penstock.core.stage_times import StageTimes, counted
 from penstock.datasets.files.reading_thread import read_ahead
 from penstock.datasets.sample_stages import RUN, DecodeStage, TransformStage
-from penstock.datasets.streams.lanes import Keep, Lane, ShardRecords, close_all, read_lanes
+from penstock.datasets.streams.lanes import Keep, Lane, ShardRecords, read_lanes
 
 if TYPE_CHECKING:
     from penstock.datasets.records.splits import Split, StorageRecipe
@@ -41,27 +40,26 @@ _MOST_LANES = 1 << 16
 
 
 class LaneStreamDataset:
-    """Records of a source, numbered by position, decoded and transformed where they are asked for.
+    """Records of a source, numbered by position, decoded and transformed where a worker takes them.
 
-    The source is read in `lanes`, see `datasets.streams.lanes`: by one reader of every rank, or by
-    `readers` that share the shards, each in a thread beside the consumer. Workers get items, and
-    decode those of their own batches.
+    The source is read in `lanes`, see `datasets.streams.lanes`: by one reader in every rank, or by
+    `readers` that share the shards, each in a thread beside the consumer.
 
     Args:
-        source: Shards of records.
+        source: The shards of records.
         decode: Record to sample; its `RecordError` makes a bad sample.
-        transform: Changes the sample, driven by the position's rng alone.
+        transform: Changes the sample; its draws come from the position's rng alone.
         seed: The run's seed.
         keys: Fields renamed, picked or dropped before decoding, see `DecodeStage`.
         lanes: Shards that each reader reads side by side.
         readers: Readers that the shards are dealt to.
-        shuffle: The shards are in another order in every epoch.
+        shuffle: Each epoch orders the shards anew.
         shuffle_window: Records of a lane that are shuffled together; 0: none.
-        keep: Which keys belong to the split, with a ``repr`` that tells it; None: all.
+        keep: Tells which keys belong to the split, and describes itself by ``repr``; None: all.
 
     Attributes:
         class_names: Names of the classes by label, or None.
-        reopens: The source can be read again: in another epoch, on another rank, to resume.
+        reopens: See `Source`.
     """
 
     def __init__(
@@ -78,24 +76,20 @@ class LaneStreamDataset:
         shuffle_window: int = 0,
         keep: Keep | None = None,
     ) -> None:
-        if not 1 <= lanes <= _MOST_LANES:
-            raise ValueError(f"dataset.lanes: got {lanes}, expected 1 to {_MOST_LANES:,}")
         self.source = source
         self.lanes = lanes
         self.shuffle = shuffle
         self.shuffle_window = shuffle_window
         self.seed = seed
-        knows = capabilities_of(source, SourceCapabilities)
         changes = capabilities_of(transform, TransformCapabilities)
         defer = capabilities_of(decode, DecoderCapabilities).defer
-        self.class_names = knows.class_names
+        self.class_names = source.class_names
         self.reopens = source.reopens
-        self._goes_on = knows.goes_on
         self.capabilities = DatasetCapabilities(
             global_random=changes.global_random, readers=readers
         )
         self._keep = keep
-        self._counts: dict[Any, int] = dict(knows.counts)
+        self._counts: dict[Any, int] = {}
         deferred = defer if defer is not None and changes.crops_first else decode
         self._decode = DecodeStage(deferred, keys=keys, storage=str(source))
         self._transform = TransformStage(transform, seed=seed, storage=str(source))
@@ -104,12 +98,12 @@ class LaneStreamDataset:
         return str(self.source)
 
     def open(self, epoch: int, start: int, reader: int = 0) -> Iterator[Any]:
-        """Items of a reader in the epoch from the `start`-th on, read ahead of whoever takes them.
+        """Read a reader's items of the epoch from the `start`-th on, ahead of the consumer.
 
         Raises:
-            ValueError: The source cannot be opened again, and would have to be.
+            ValueError: The source is read once, and this is not its beginning.
         """
-        if not self.reopens and not self._goes_on and (epoch or start):
+        if not self.reopens and not self.source.continues and (epoch or start):
             what = f"at item {start} of epoch {epoch}" if start else f"for epoch {epoch}"
             raise ValueError(
                 f"{self.source}: cannot be opened again, {what}: it is read once, from its "
@@ -119,13 +113,17 @@ class LaneStreamDataset:
         return read_ahead(lambda: self._read(epoch, start, reader))
 
     def _read(self, epoch: int, start: int, reader: int) -> Iterator[Any]:
-        """Items of a reader from the `start`-th on; closes what it opened."""
         lanes = self._lanes(epoch, reader)
         with ExitStack() as stack:
-            stack.callback(close_all, lanes)
+            for lane in lanes:
+                stack.callback(lane.records.close)
             items = read_lanes(lanes, start)
             if start:
-                self._tell(lanes, epoch, start)
+                log.info(
+                    "%s: continues at record %d of epoch %d: %s records skipped, %s more unread",
+                    self.source, start, epoch, f"{sum(lane.records.passed for lane in lanes):,}",
+                    f"{sum(lane.records.unopened for lane in lanes):,}",
+                )  # fmt: skip
             yield from items
 
     def _lanes(self, epoch: int, reader: int) -> list[Lane]:
@@ -133,13 +131,13 @@ class LaneStreamDataset:
         if self.shuffle and len(shards) > 1:
             order = permute(np.arange(len(shards)), length=len(shards), seed=self.seed, epoch=epoch)
             shards = [shards[row] for row in order.tolist()]
-        # How many messages a queue had in an epoch says nothing of the next one.
-        counts = {} if self._goes_on else self._counts
         readers = self.capabilities.readers
         shards = shards[reader::readers]
         return [
             Lane(
-                ShardRecords(self.source, shards[n :: self.lanes], keep=self._keep, counts=counts),
+                ShardRecords(
+                    self.source, shards[n :: self.lanes], keep=self._keep, counts=self._counts
+                ),
                 number=reader * self.lanes + n,
                 lanes=readers * self.lanes,
                 window=self.shuffle_window,
@@ -149,18 +147,9 @@ class LaneStreamDataset:
             for n in range(min(self.lanes, len(shards)))
         ]
 
-    def _tell(self, lanes: Sequence[Lane], epoch: int, start: int) -> None:
-        passed = sum(lane.records.passed for lane in lanes)
-        unopened = sum(lane.records.unopened for lane in lanes)
-        log.info(
-            "%s: goes on at record %d of epoch %d: %s records passed over%s",
-            self.source, start, epoch, f"{passed:,}",
-            f", {unopened:,} more in shards that need not be opened" if unopened else "",
-        )  # fmt: skip
-
     @property
     def row_shape(self) -> tuple[int, int, int] | None:
-        """The shape of the last uint8 image, likely that of the next ones; None before."""
+        """The shape of the last uint8 image, or None before the first."""
         return self._transform.row_shape
 
     def fetch_items(
@@ -198,7 +187,7 @@ class LaneStreamDataset:
         return item if isinstance(item, BadRecord) else self.source.load(item)
 
     def fingerprint(self) -> str:
-        """Hash of what is known of the data without reading it, and of which part this is."""
+        """Hash the source and the split."""
         text = f"{self.source.fingerprint()} {self._keep!r}"
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
@@ -222,22 +211,22 @@ def open_stream(
     seed: int,
     split: Split,
 ) -> LaneStreamDataset:
-    """Shards that are read in order: pipes, sockets, archives, generators.
+    """Shards that are read in order: pipes, sockets, archives, queues, generators.
 
     Args:
         source: How to open the source.
         decode: Record to sample.
-        lanes: Shards that are read side by side; part of what the order of an epoch is.
-        readers: Readers that the shards are dealt to, each with as many rows of every batch, so
-            that of W ranks each reads 1/W: a multiple of W. Part of the order, as `lanes` are.
-            With 1, every rank reads all and keeps its rows.
-        shuffle: Training reads the shards in another order in every epoch.
-        shuffle_window: Training shuffles so many records of a lane together; 0: none.
-        val_fraction: Share of the records that validate, where the data has no split. A source
-            that can be read only once trains on all of it, and nothing validates.
-        val_path: Where the validation part lies, if not beside or inside of the training part.
-        test_path: Where the test part lies, if not beside those.
-        max_record_bytes: A record that takes more bytes is bad, and is not read.
+        lanes: Shards that are read side by side; the order of an epoch depends on it.
+        readers: Readers that share the shards; the order of an epoch depends on it. Each reader has
+            an equal part of every batch, so that W ranks read 1/W each if it is a multiple of W.
+            With 1, every rank reads everything and keeps its rows.
+        shuffle: Each epoch of the training part orders the shards anew.
+        shuffle_window: Records of a lane that training shuffles together; 0: none.
+        val_fraction: Share of the records that validate, if the data is not split. A source
+            that is read once trains on everything, and nothing validates.
+        val_path: The validation part, if it lies neither beside nor in the training part.
+        test_path: The test part, if it lies elsewhere.
+        max_record_bytes: Larger records are bad and are not read.
         retry_s: Seconds for which remote reads are retried while a server fails or is away.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
         transform: The augmentation of this split.
@@ -247,14 +236,14 @@ def open_stream(
     Raises:
         ValueError: The source cannot be opened.
     """
-    from penstock.datasets.streams.sources import open_split
+    from penstock.datasets.streams.sources import KeptByHash, open_split
 
     fitted = capabilities_of(decode, DecoderCapabilities).fitted
     if fitted is not None and fitted.statistics is None:
         raise ValueError(
-            "dataset.decode needs figures of the whole training part, and a stream is read once, "
-            "in order; give those of a run with dataset.decode.statistics=<run>/table.json, or "
-            "choose dataset=parquet or csv"
+            "dataset.decode needs statistics of the whole training part, and a stream is read "
+            "once, in order; give a run's statistics with "
+            "dataset.decode.statistics=<run>/table.json, or choose dataset=parquet or csv"
         )
     source = replace(
         source,
@@ -267,6 +256,8 @@ def open_stream(
         source, split=split, val_fraction=val_fraction, shards=lanes * readers
     )
     train = split == "train"
+    if isinstance(keep, KeptByHash) and keep.none:
+        lanes, readers = 0, 1  # reads nothing
     if readers > 1 and (found := len(opened.shards(0))) < readers:
         if train and found:
             raise ValueError(

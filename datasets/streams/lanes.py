@@ -2,14 +2,13 @@
 
 Lane l of L reads the shards l, l + L, l + 2L, ... of the epoch's order. In round r every lane
 that has more than r records gives its record r, in the order of the lanes. So the record at a
-position is settled by the data, the seed and the epoch, whoever reads, and from where.
+position depends on the data, the seed and the epoch alone.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Generator, Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,7 @@ from penstock.core.sample import BadRecord
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from penstock.core.contracts import ShardReader, Source
+    from penstock.core.contracts import Source
 
 
 Keep = Callable[[str], bool]
@@ -30,17 +29,101 @@ _LANE_RECORDS = 1 << 44
 """No lane has as many records in an epoch."""
 
 
-class Lane:
-    """Shuffle the records of one lane, each window of them in an order of its own.
-
-    A window is read when the one before has been given out. The windows of the lanes begin at
-    different places: no two lanes have to fill theirs at one time.
+class ShardRecords:
+    """The records of some shards, one shard after the other.
 
     Args:
-        records: What the lane reads.
-        number: Its number.
-        lanes: How many there are.
-        window: Records that are shuffled together; 0 or 1: none are.
+        source: The source of the shards.
+        shards: The shards, in order.
+        keep: Drops the records of other splits; None keeps all. Damage that ends a shard belongs
+            to every split, because the lost keys are unknown.
+        counts: Known numbers of records by shard; finished shards are added.
+
+    Attributes:
+        passed: Records that were read and dropped by `skip`.
+        unopened: Records that `skip` passed without reading them.
+    """
+
+    def __init__(
+        self, source: Source, shards: Sequence[Any], *, keep: Keep | None, counts: dict[Any, int]
+    ) -> None:
+        self.passed = self.unopened = 0
+        self._source = source
+        self._shards = iter(shards)
+        self._keep = keep
+        self._counts = counts
+        self._shard: Any = None
+        self._at = 0
+        self._items: Generator[Any] | None = None
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        while True:
+            if self._shard is None:
+                self._shard, self._at = next(self._shards), 0
+            if self._items is None:
+                self._items = self._source.read(self._shard, self._at)
+            for item in self._items:
+                self._at += 1
+                lost = isinstance(item, BadRecord) and item.ends_shard
+                if self._keep is None or self._keep(item.key) or lost:
+                    return item
+            self._counts[self._shard] = self._at
+            self._leave()
+
+    def skip(self, count: int) -> int:
+        """Skip up to `count` records and return how many there were."""
+        left = count
+        while left:
+            if self._shard is None:
+                self._shard, self._at = next(self._shards, None), 0
+                if self._shard is None:
+                    break
+            exact = self._source.count(self._shard)
+            known = self._counts.get(self._shard) if exact is None else exact
+            if (
+                self._keep is not None
+                or known is None
+                or (known - self._at > left and exact is None)
+            ):
+                if next(self, None) is None:
+                    break
+                self.passed += 1
+                left -= 1
+                continue
+            found = min(left, known - self._at)
+            self.close()
+            self._at += found
+            self.unopened += found
+            left -= found
+            if self._at == known:
+                self._leave()
+        return count - left
+
+    def _leave(self) -> None:
+        self.close()
+        self._shard = None
+
+    def close(self) -> None:
+        """Close the open shard."""
+        items, self._items = self._items, None
+        if items is not None:
+            items.close()
+
+
+class Lane:
+    """Shuffle the records of one lane within windows.
+
+    A window is read when the one before is used up. The first windows of the lanes differ in size,
+    so that no two lanes fill a window at the same time.
+
+    Args:
+        records: The lane's records.
+        number: The lane's number.
+        lanes: The number of lanes.
+        window: Records that are shuffled together; 0 or 1: none.
         seed: The run's seed.
         epoch: The epoch.
     """
@@ -59,80 +142,62 @@ class Lane:
         self._number = number
         self._window = max(window, 1)
         self._seed, self._epoch = seed, epoch
-        self._size = -(-self._window * (number + 1) // lanes)
-        self._first = 0  # of this window, among the lane's records
-        self._block: list[Any] | None = None
-        self._order: Any = None
-        self._given = 0
+        self._size = -(-self._window * (number + 1) // lanes)  # of the next window
+        self._first = 0  # record of the next window
+        self._left: list[Any] = []  # of this window, the last one first
 
     def __next__(self) -> Any:
-        block = self._loaded()
-        if not block:
+        if not self._left:
+            self._load()
+        if not self._left:
             raise StopIteration
-        row = int(self._order[self._given])
-        item, block[row] = block[row], None
-        self._given += 1
-        return item
+        return self._left.pop()
 
     def skip(self, count: int) -> int:
-        """Pass over so many of the lane's records; how many there were."""
+        """Skip up to `count` records and return how many there were."""
         left = count
         while left:
-            self._leave_given()
-            if self._block is None and left >= self._size:
+            if not self._left and left >= self._size:
                 windows = self._size + (left - self._size) // self._window * self._window
                 found = self.records.skip(windows)
+                self._moved(found)
                 left -= found
                 if found < windows:
-                    self._block = []
                     break
-                self._first += windows
-                self._size = self._window
                 continue
-            block = self._loaded()
-            if not block:
+            if not self._left:
+                self._load()
+            found = min(left, len(self._left))
+            if not found:
                 break
-            found = min(left, len(block) - self._given)
-            self._given += found
+            del self._left[-found:]
             self.records.passed += found
             left -= found
         return count - left
 
-    def _loaded(self) -> list[Any]:
-        """Have a window with records to give; empty at the lane's end."""
-        self._leave_given()
-        if self._block is None:
-            block = self._block = list(islice(self.records, self._size))
-            self._given = 0
-            self._order = window_order(
-                len(block), self._first, lane=self._number, seed=self._seed, epoch=self._epoch
-            ) if self._window > 1 else range(len(block))  # fmt: skip
-        return self._block
+    def _load(self) -> None:
+        """Read the next window."""
+        block = list(islice(self.records, self._size))
+        if self._window > 1:
+            at = {"lane": self._number, "seed": self._seed, "epoch": self._epoch}
+            block = [block[n] for n in window_order(len(block), self._first, **at).tolist()]
+        self._left = block[::-1]
+        self._moved(len(block))
 
-    def _leave_given(self) -> None:
-        """Let go of a window all of whose records were given."""
-        if self._block and self._given == len(self._block):
-            self._first += len(self._block)
-            # Only the last window is smaller than it should be, and nothing comes behind it.
-            self._size, self._block = self._window, None
-
-    def close(self) -> None:
-        """Close what is open."""
-        self.records.close()
+    def _moved(self, count: int) -> None:
+        self._first += count
+        self._size = self._window
 
 
 def window_order(length: int, first: int, *, lane: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Shuffle a window: its rows in the order in which they are given out.
+    """Shuffle a window; return its rows, int64 [length], in their new order.
 
     Args:
         length: Records in the window.
-        first: Its first one, among the records of the lane.
+        first: The window's first record, counted in the lane.
         lane: The lane's number.
         seed: The run's seed.
         epoch: The epoch.
-
-    Returns:
-        int64 [length]; an argsort of random words.
     """
     start = lane * _LANE_RECORDS + first
     words = philox_words(seed, epoch, start, start + length, Stream.WINDOW)[:, 0]
@@ -140,16 +205,16 @@ def window_order(length: int, first: int, *, lane: int, seed: int, epoch: int) -
 
 
 def read_lanes(lanes: Sequence[Lane], start: int) -> Iterator[Any]:
-    """Read the records of all lanes from position `start` on, in the order of positions.
+    """Yield the records of all lanes from position `start` on, in the order of positions.
 
-    Lanes are moved to their places at once, before the first record is asked for.
+    The lanes move to their places before the first record is taken.
     """
     first, alive = _place(lanes, start)
     return _in_turn(alive, first)
 
 
 def _in_turn(alive: list[Lane], first: int) -> Iterator[Any]:
-    """Take turns, round after round, the first of them from lane `first` of those alive on."""
+    """Take one record of each lane in turn; the first round begins with lane `first`."""
     while alive:
         ended = []
         for lane in alive[first:]:
@@ -164,22 +229,16 @@ def _in_turn(alive: list[Lane], first: int) -> Iterator[Any]:
 
 
 def _place(lanes: Sequence[Lane], start: int) -> tuple[int, list[Lane]]:
-    """Move every lane behind the records of the positions before `start`.
-
-    Returns:
-        The lane whose turn it is, among those that may have more, and these lanes.
-    """
+    """Skip the records before `start`; return the next lane's number and the lanes left."""
     lengths: list[int | None] = [None] * len(lanes)
     given = [0] * len(lanes)
     while True:
         wanted, rounds = _shares(lengths, start)
-        short = False
         for number, lane in enumerate(lanes):
-            asked = wanted[number] - given[number]
-            given[number] += lane.skip(asked)
-            if given[number] < wanted[number]:
-                lengths[number] = given[number]
-                short = True
+            given[number] += lane.skip(wanted[number] - given[number])
+        short = [n for n in range(len(lanes)) if given[n] < wanted[n]]
+        for number in short:
+            lengths[number] = given[number]
         if not short:
             break
     alive = [n for n, length in enumerate(lengths) if length is None]
@@ -188,136 +247,16 @@ def _place(lanes: Sequence[Lane], start: int) -> tuple[int, list[Lane]]:
 
 
 def _shares(lengths: Sequence[int | None], start: int) -> tuple[list[int], int]:
-    """Count the records that each lane gives to the first `start` positions, and the whole rounds.
+    """Count the records of each lane among the first `start` positions, and the whole rounds.
 
     Lanes of unknown length count as endless.
     """
-
-    def given(rounds: int) -> int:
-        return sum(rounds if length is None else min(length, rounds) for length in lengths)
-
-    rounds = bisect_right(range(start + 1), start, key=given) - 1
-    left = start - given(rounds)
-    shares = []
-    for length in lengths:
-        share = rounds if length is None else min(length, rounds)
+    ends = [start if length is None else length for length in lengths]
+    rounds = bisect_right(range(start + 1), start, key=lambda n: sum(min(n, e) for e in ends)) - 1
+    shares = [min(end, rounds) for end in ends]
+    left = start - sum(shares)
+    for n, length in enumerate(lengths):
         if left and (length is None or length > rounds):
-            share, left = share + 1, left - 1
-        shares.append(share)
+            shares[n] += 1
+            left -= 1
     return shares, rounds
-
-
-def close_all(lanes: Sequence[Lane]) -> None:
-    """Close every lane, also where closing one fails."""
-    for lane in lanes:
-        with suppress(OSError):
-            lane.close()
-
-
-class ShardItems:
-    """The items of one shard, from an iterator; satisfies `core.contracts.ShardReader`.
-
-    Args:
-        items: Gives them.
-        close: Lets go of what they come from.
-    """
-
-    def __init__(self, items: Iterator[Any], *, close: Callable[[], None]) -> None:
-        self._items = items
-        self.close = close
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        return next(self._items)
-
-    def skip(self, count: int) -> int:
-        """Have so many items read and drop them; how many there were."""
-        return sum(1 for _ in islice(self, count))
-
-
-class ShardRecords:
-    """Read the records of some shards, one shard after the other.
-
-    Args:
-        source: Where the shards are.
-        shards: Which, in order.
-        keep: Leaves out the records of other splits; None keeps all. Damage that ends a shard
-            concerns every split: nobody knows whose records were lost.
-        counts: Records by shard, as far as they are known; added to.
-
-    Attributes:
-        passed: Records that were passed over one by one.
-        unopened: Records in shards that were not even opened.
-    """
-
-    def __init__(
-        self, source: Source, shards: Sequence[Any], *, keep: Keep | None, counts: dict[Any, int]
-    ) -> None:
-        self.passed = self.unopened = 0
-        self._source = source
-        self._shards = iter(shards)
-        self._keep = keep
-        self._counts = counts
-        self._shard: Any = None
-        self._reader: ShardReader | None = None
-        self._read = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        return self
-
-    def __next__(self) -> Any:
-        while True:
-            if self._reader is None:
-                self._open(next(self._shards))
-            assert self._reader is not None
-            item = next(self._reader, None)
-            if item is None:
-                self._end()
-                continue
-            self._read += 1
-            lost = isinstance(item, BadRecord) and item.ends_shard
-            if self._keep is None or self._keep(item.key) or lost:
-                return item
-
-    def skip(self, count: int) -> int:
-        """Pass over so many records; how many there were."""
-        if self._keep is not None:
-            found = sum(1 for _ in islice(self, count))
-            self.passed += found
-            return found
-        left = count
-        while left:
-            if self._reader is None:
-                shard = next(self._shards, None)
-                if shard is None:
-                    break
-                known = self._counts.get(shard)
-                if known is not None and known <= left:
-                    left -= known
-                    self.unopened += known
-                    continue
-                self._open(shard)
-            assert self._reader is not None
-            found = self._reader.skip(left)
-            self._read += found
-            self.passed += found
-            if found < left:
-                self._end()
-            left -= found
-        return count - left
-
-    def _open(self, shard: Any) -> None:
-        self._shard, self._read = shard, 0
-        self._reader = self._source.open(shard)
-
-    def _end(self) -> None:
-        self._counts[self._shard] = self._read
-        self.close()
-
-    def close(self) -> None:
-        """Close the shard that is open."""
-        reader, self._reader = self._reader, None
-        if reader is not None:
-            reader.close()

@@ -1,11 +1,12 @@
-"""Turn messages of queues, and lines of files, into records."""
+"""Make records of the messages of queues and of lines of JSON."""
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from penstock.core.contracts import Source
 from penstock.core.json_text import parse_json
 from penstock.core.sample import BadRecord, Record, too_large
 from penstock.datasets.files.access import MissingFile, absolute_path, read_file
@@ -13,17 +14,17 @@ from penstock.datasets.files.data_files import safe_path
 from penstock.datasets.records.labels import StreamLabels
 
 RESERVED = ("key", "index", "position")
-"""Items that are the framework's own, and no fields."""
+"""Items that the framework sets."""
 
 
 class JsonFields:
     """Read the fields of records in JSON objects.
 
     Args:
-        paths: Fields that name files, and become their content.
-        base64: Fields whose text stands for bytes, in base64.
+        paths: Fields that name files; each becomes the file's content.
+        base64: Fields that hold bytes, in base64.
         root: The folder that paths are relative to and must not leave.
-        labels: What gives labels their class ids.
+        labels: Maps labels to class ids.
 
     Attributes:
         key_paths: Fields whose path is the key of an object without an item ``key``.
@@ -38,12 +39,12 @@ class JsonFields:
         self._labels = labels
 
     def record(self, key: str, text: bytes, *, max_bytes: int) -> Record | BadRecord:
-        """Make the record of an object; a damaged one, or a missing file, gives a bad record.
+        """Make the record of a JSON object; damage or a missing file makes a bad record.
 
         Args:
-            key: Its key, if it has neither an item ``key`` nor a path.
+            key: The key of an object that names none, see `named_key`.
             text: The object.
-            max_bytes: Largest size of a file.
+            max_bytes: The largest size of a file.
         """
         try:
             fields = parse_json(text)
@@ -77,27 +78,24 @@ def named_key(fields: dict[str, Any], paths: Sequence[str]) -> str | None:
 
 
 def stable_key(text: bytes, paths: Sequence[str]) -> str:
-    """Return a key of an object in JSON that does not depend on its place.
-
-    It is the key that the object names, see `named_key`, or else its whole text.
-    """
+    """Return a key that does not depend on the object's place: see `named_key`, or its text."""
     try:
         fields = parse_json(text)
         if isinstance(fields, dict) and (key := named_key(fields, paths)):
             key.encode("utf-8", "surrogateescape")
             return key
     except ValueError:
-        pass  # a damaged object has its text alone
+        pass  # a damaged object is known by its text
     return text.strip().decode("utf-8", "backslashreplace")
 
 
 class Message(NamedTuple):
-    """A message of a queue that has not been looked into.
+    """A message of a queue, not parsed yet.
 
     Attributes:
-        key: Its name.
-        value: Its content.
-        label: The bytes of the label that came with it, if there is one.
+        key: The record's key.
+        value: The content.
+        label: The bytes of the label that came with it, if any.
     """
 
     key: str
@@ -105,38 +103,63 @@ class Message(NamedTuple):
     label: bytes | None = None
 
 
-class MessageFields:
-    """Make records of messages: each an object in JSON, or the bytes of one field.
+class MessageSource(Source):
+    """A source whose items are messages: each is a JSON object, or the bytes of one field.
 
     Args:
         value: ``json``, or the name of the field that a message is.
-        json: Reads objects.
-        labels: What gives labels their class ids.
+        label: Where the label is: ``key``, or the name of a header; None: among the fields.
+        classes: Class names by id, or their number; None: labels are ids.
+        paths: Fields of objects that name files.
+        base64: Fields of objects that hold bytes, in base64.
+        root: The folder that paths are relative to and must not leave.
     """
 
-    def __init__(self, value: str, *, json: JsonFields, labels: StreamLabels) -> None:
+    def __init__(
+        self,
+        *,
+        value: str,
+        label: str | None,
+        classes: Sequence[str] | int | None,
+        paths: Sequence[str],
+        base64: Sequence[str],
+        root: str,
+    ) -> None:
         if value in RESERVED or not value:
             raise ValueError(
-                f"dataset.source.value: {value!r} is no field of a message; type "
+                f"dataset.source.value: {value!r} cannot name a field; type "
                 f"dataset.source.value=image, or json"
             )
-        self._value, self._json, self._labels = value, json, labels
+        self._value, self._label = value, label
+        self._labels = StreamLabels(classes)
+        self._json = JsonFields(paths=paths, base64=base64, root=root, labels=self._labels)
+        self.class_names = self._labels.names
 
-    def record(self, message: Message, *, max_bytes: int) -> Record | BadRecord:
-        """Make the record of a message; one that is damaged or too large is a bad record."""
-        if len(message.value) > max_bytes:
-            return BadRecord(-1, message.key, too_large(len(message.value), max_bytes))
+    def load(self, item: Message) -> Record | BadRecord:
+        """Make the record of a message; a damaged or large message is a bad record."""
+        if len(item.value) > self.max_record_bytes:
+            return BadRecord(-1, item.key, too_large(len(item.value), self.max_record_bytes))
+        made: Record | BadRecord = Record(-1, item.key, {self._value: item.value})
         if self._value == "json":
-            made = self._json.record(message.key, message.value, max_bytes=max_bytes)
-            if isinstance(made, BadRecord) or message.label is None:
-                return made
-        else:
-            made = Record(-1, message.key, {self._value: message.value})
-        if message.label is not None:
+            made = self._json.record(item.key, item.value, max_bytes=self.max_record_bytes)
+        if item.label is not None and isinstance(made, Record):
             try:
-                text = message.label.decode()
+                text = item.label.decode()
                 label = int(text) if text.isdecimal() and len(text) < 19 else text
                 made.fields["label"] = self._labels.id_of(label)
             except ValueError as error:
-                return BadRecord(-1, message.key, " ".join(str(error).split()))
+                return BadRecord(-1, item.key, " ".join(str(error).split()))
         return made
+
+
+def labelled(
+    key: str, value: bytes, name: str | None, own: Any, headers: Mapping[str, Any]
+) -> Message | BadRecord:
+    """Make a message with the label that `name` refers to: its `own` key, or one of its headers."""
+    if name is None:
+        return Message(key, value)
+    label = own if name == "key" else headers.get(name)
+    if label is None:
+        what = "key" if name == "key" else f"header {name!r}"
+        return BadRecord(-1, key, f"the message has no {what}, where the label should be")
+    return Message(key, value, label if isinstance(label, bytes) else str(label).encode())

@@ -1,4 +1,4 @@
-"""Items of an iterator that come fast, taken together."""
+"""Take items of a fast iterator together."""
 
 from __future__ import annotations
 
@@ -10,17 +10,12 @@ SHORT_S = 0.005
 
 
 class Run:
-    """The next items of an iterator: as many as come within some time, and one at least.
+    """The next items of an iterator: at least one, and others that come within `within_s`.
 
-    What is raised on the way is raised behind the items that came before it.
+    An error is raised after the items before it.
 
     Attributes:
-        is_last: Nothing comes behind them.
-
-    Args:
-        items: The iterator.
-        most: The most items.
-        within_s: The time, some milliseconds.
+        is_last: The iterator has ended.
     """
 
     def __init__(self, items: Iterator[Any], most: int, *, within_s: float = SHORT_S) -> None:

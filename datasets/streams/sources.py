@@ -1,4 +1,4 @@
-"""Open the source of a stream, or of a part to train, validate or test; generators as sources."""
+"""Open the source of a stream for a split; make a source of a generator function."""
 
 from __future__ import annotations
 
@@ -7,47 +7,42 @@ import inspect
 import itertools
 import json
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.contracts import SourceCapabilities, capabilities_of
+from penstock.core.contracts import Source
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.records.splits import Split, StorageRecipe, is_val
-from penstock.datasets.streams.byte_source import ByteSource
-from penstock.datasets.streams.lanes import ShardItems
 
 if TYPE_CHECKING:
-    from penstock.core.contracts import Source
     from penstock.datasets.streams.lanes import Keep
 
 log = logging.getLogger(__name__)
 
-_CONTRACT = ("reopens", "shards", "open", "load", "fingerprint")
 _RESERVED = ("index", "position")
 
 
 def open_split(
     recipe: StorageRecipe, *, split: Split, val_fraction: float, shards: int
 ) -> tuple[Source, Keep | None]:
-    """Open a part of a source, and return which of its keys belong to that part.
+    """Open the source of a split, and return which of its keys belong to the split.
 
-    A folder `path` with parts, see `find_parts`, is split by these. Without a part for validation,
-    the hash of a record's key decides whether it trains or validates, and both read the training
-    part, or the whole source.
+    A folder with parts, see `find_parts`, is split by these. Without a validation part, the hash of
+    a record's key decides whether the record trains or validates.
 
     Args:
         recipe: How the source is made; a function is a generator, see `GeneratorSource`.
         split: ``train``, ``val`` or ``test``.
-        val_fraction: Share of the records that validates, where no folders decide it.
-        shards: Number of parts of a generator, if it takes ``shard``.
+        val_fraction: Share of the records that validate, where no folders decide it.
+        shards: The number of shards of a generator that takes ``shard``.
 
     Returns:
-        The source, and None if all of it belongs to the part.
+        The source, and None if all its records belong to the split.
 
     Raises:
-        ValueError: The source cannot be opened, or would be split without keys.
+        ValueError: The source cannot be opened, or its items lack the keys to split them by.
     """
     parts = recipe.parts_with(split)
     if split in parts and (split != "train" or "val" in parts):
@@ -57,12 +52,11 @@ def open_split(
     kept = KeptByHash(split, val_fraction)
     once = not source.reopens
     if once and split == "val" and 0 < val_fraction < 1:
-        log.info("%s: can be read only once and is trained on: nothing validates", source)
+        log.info("%s: is read once and trains on everything: nothing validates", source)
     if kept.all or (once and split == "train" and val_fraction < 1):
         return source, None
     if kept.none or once:
-        nothing: Any = _NoShards(source)
-        return nothing, None
+        return source, KeptByHash(split, float(split != "val"))
     if isinstance(source, GeneratorSource):
         source.require_keys()
     return source, kept
@@ -72,13 +66,10 @@ def _opened(recipe: StorageRecipe, shards: int, **changes: Any) -> Source:
     if not inspect.isclass(recipe.make):
         return GeneratorSource(recipe.make, {**recipe.arguments, **changes}, num_shards=shards)
     source: Any = recipe.open(**changes)
-    if isinstance(source, ByteSource):
-        source.max_record_bytes = recipe.max_record_bytes
-    lacking = [name for name in _CONTRACT if not hasattr(source, name)]
-    if lacking:
+    if not isinstance(source, Source):
         raise ValueError(
-            f"source {recipe.make.__qualname__} has no {', '.join(lacking)}; a source has "
-            f"{', '.join(_CONTRACT)}: see Source in core/contracts.py"
+            f"source {recipe.make.__qualname__} is no Source; derive it from "
+            f"penstock.core.contracts.Source"
         )
     return source
 
@@ -106,45 +97,22 @@ class KeptByHash:
         return next(iter(is_val([raw], self.val_fraction))) == (self.split == "val")
 
 
-class _NoShards:
-    """A part of a source without records, so that nothing is opened."""
+class GeneratorSource(Source):
+    """The source of a generator function.
 
-    reopens = True
+    A function that takes ``shard`` and ``num_shards`` is called for each shard and yields the
+    shard's items: a range, every num_shards-th item, or files of its own. Any other function is
+    one shard. A function that takes ``epoch`` gets the epoch.
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        known = capabilities_of(source, SourceCapabilities)
-        self.capabilities = SourceCapabilities(class_names=known.class_names)
-
-    def __str__(self) -> str:
-        return str(self._source)
-
-    def shards(self, epoch: int) -> Sequence[Any]:
-        return ()
-
-    def fingerprint(self) -> str:
-        return ""
-
-
-class GeneratorSource:
-    """Make a source of a generator function.
-
-    A function that takes ``shard`` and ``num_shards`` is called for each shard, and yields what
-    belongs to it: a range of its data, every num_shards-th item, or files of its own. Any other
-    function is one shard. A function that takes ``epoch`` gets the epoch.
-
-    It yields records, or dicts of fields. A dict's ``key`` is its key; a dict without one gets
-    its shard and number as the key. To be split by `val_fraction`, items of a function that takes
-    ``epoch`` or ``shard`` need keys of their own: their numbers depend on these. None is a bad
-    item.
+    It yields records, dicts of fields, or None for a bad item. The key of a dict is its item
+    ``key``, or else its shard and number. To be split by `val_fraction`, items of a function that
+    takes ``epoch`` or ``shard`` need a ``key``, because their numbers depend on these.
 
     Args:
         function: The generator function.
         arguments: Its arguments in the config.
-        num_shards: Number of shards, if it takes them.
+        num_shards: The number of shards, if it takes them.
     """
-
-    reopens = True
 
     def __init__(
         self, function: Callable[..., Any], arguments: Mapping[str, Any], *, num_shards: int
@@ -154,20 +122,19 @@ class GeneratorSource:
         self._takes = set(inspect.signature(function).parameters)
         self._num_shards = num_shards if {"shard", "num_shards"} <= self._takes else 1
         self._needs_keys = False
-        self.capabilities = capabilities_of(function, SourceCapabilities)
 
     def __str__(self) -> str:
         return f"generator {self._name}"
 
     def require_keys(self) -> None:
-        """Refuse items without a key from now on, if their numbers cannot stand for them.
+        """Refuse items without a key from now on, if their numbers cannot identify them.
 
         Raises:
             ValueError: The first item lacks a key.
         """
         self._needs_keys = bool({"epoch", "shard"} & self._takes)
         for shard in self.shards(0) if self._needs_keys else ():
-            with closing(self.open(shard)) as items:
+            with closing(self.read(shard, 0)) as items:
                 if next(items, None) is not None:
                     return
 
@@ -180,60 +147,53 @@ class GeneratorSource:
         seen = epoch if "epoch" in self._takes else None
         return [(number, seen) for number in range(self._num_shards)]
 
-    def open(self, shard: tuple[int, int | None]) -> ShardItems:
-        """Call the function for a shard."""
-        number, epoch = shard
-        given = {"shard": number, "num_shards": self._num_shards, "epoch": epoch}
+    def read(self, shard: tuple[int, int | None], start: int) -> Generator[Record | BadRecord]:
+        """Call the function for a shard, and make records of its items."""
+        given = {"shard": shard[0], "num_shards": self._num_shards, "epoch": shard[1]}
         known = {name: value for name, value in given.items() if name in self._takes}
         items = iter(self._function(**self._arguments, **known))
-        close = getattr(items, "close", lambda: None)  # any iterable may be given
-        records = _records(items, number, where=str(self), needs_keys=self._needs_keys)
-        return ShardItems(records, close=close)
+        try:
+            for number in itertools.count():
+                name = f"{shard[0]}:{number}"
+                try:
+                    item = next(items)
+                except StopIteration:
+                    return
+                except Exception as error:
+                    error.add_note(f"while {self} made item {name}")
+                    raise
+                yield self._record(item, name)
+        finally:
+            if inspect.isgenerator(items):  # the function may return any iterable
+                items.close()
 
-    def load(self, item: Record) -> Record:
-        """The item, which is a record."""
-        return item
+    def _record(self, item: Any, name: str) -> Record | BadRecord:
+        if item is None:
+            return BadRecord(-1, name, "the generator gave None")
+        if isinstance(item, (Record, BadRecord)):
+            return item
+        if not isinstance(item, Mapping):
+            raise TypeError(
+                f"{self}: item {name} is {type(item).__name__}, expected a dict of fields, a "
+                f"Record or None"
+            )
+        fields = dict(item)
+        for reserved in _RESERVED:
+            if reserved in fields:
+                raise ValueError(
+                    f"{self}: item {name} has a field {reserved!r}, which the framework sets; "
+                    f"give it another name"
+                )
+        if self._needs_keys and "key" not in fields:
+            raise ValueError(
+                f"{self}: got item {name} without a 'key', and its number depends on the epoch or "
+                f"on dataset.lanes and dataset.readers; expected a 'key' in each item, by which "
+                f"dataset.val_fraction splits them: yield one, or type dataset.val_fraction=0 to "
+                f"validate nothing"
+            )
+        return Record(-1, str(fields.pop("key", name)), fields)
 
     def fingerprint(self) -> str:
-        """Hash of the function's name, its arguments and the number of shards."""
+        """Hash the function's name, its arguments and the number of shards."""
         text = json.dumps([self._name, self._arguments, self._num_shards], default=repr)
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _records(
-    items: Iterator[Any], shard: int, *, where: str, needs_keys: bool
-) -> Iterator[Record | BadRecord]:
-    """Make records of what a generator yields; the default key is shard and number."""
-    for number in itertools.count():
-        name = f"{shard}:{number}"
-        try:
-            item = next(items)
-        except StopIteration:
-            return
-        except Exception as error:
-            error.add_note(f"while {where} made item {name}")
-            raise
-        if item is None:
-            item = BadRecord(-1, name, "the generator gave None")
-        elif not isinstance(item, (Record, BadRecord)):
-            if not isinstance(item, Mapping):
-                raise TypeError(
-                    f"{where}: item {name} is {type(item).__name__}, expected a dict of fields, "
-                    f"a Record or None"
-                )
-            fields = dict(item)
-            for reserved in _RESERVED:
-                if reserved in fields:
-                    raise ValueError(
-                        f"{where}: item {name} has a field {reserved!r}, which is the "
-                        f"framework's own; give it another name"
-                    )
-            if needs_keys and "key" not in fields:
-                raise ValueError(
-                    f"{where}: got item {name} without a 'key', and its number depends on the "
-                    f"epoch or on dataset.lanes and dataset.readers; expected a 'key' in each "
-                    f"item, by which dataset.val_fraction splits them: yield one, or type "
-                    f"dataset.val_fraction=0 to validate nothing"
-                )
-            item = Record(-1, str(fields.pop("key", name)), fields)
-        yield item

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from penstock.core.contracts import SourceCapabilities, Task, capabilities_of
+from penstock.core.contracts import Task
 from penstock.datasets.files.listings import looking_once
 from penstock.datasets.streams.dataset import LaneStreamDataset
 from penstock.pipeline.build import build_callbacks, build_device_transforms, build_loader
@@ -202,9 +202,7 @@ def build_parts(
 
 
 def _held(dataset: Any) -> Callable[[int], None] | None:
-    if not isinstance(dataset, LaneStreamDataset):
-        return None
-    return capabilities_of(dataset.source, SourceCapabilities).held
+    return dataset.source.acknowledge if isinstance(dataset, LaneStreamDataset) else None
 
 
 _STAND_INS = ("*",) * 1000

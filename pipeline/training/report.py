@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sized
+from contextlib import suppress
 from typing import Any, Literal
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from penstock.core.contracts import StreamDataset
+from penstock.core.sample import Record
 from penstock.pipeline.config.errors import listing
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.parameters import describe_groups
@@ -27,6 +29,7 @@ from penstock.transforms.cpu.stack import ordered_steps
 _log = logging.getLogger(__name__)
 _LINE_EVERY_S = 10.0
 _FIGURES_EVERY_S = 0.5
+_FIRST = 16  # records that are looked at
 _WIDE = 80  # columns that the whole bar fits in
 
 
@@ -40,6 +43,7 @@ def report_start(parts: Parts, world: World, run_dir: str, config: Mapping[str, 
         "data": _data(parts),
         "table": _table(parts.train.loader.table),
         "cut": _cuts(parts, config),
+        "audio": _resampled(parts.train.loader.dataset, config),
         "batch": _batch(batch_size, world.size),
         "model": f"{type(parts.model).__name__}, {model_size:,} parameters",
         "rates": describe_groups(parts.optimizer),
@@ -68,6 +72,25 @@ def _cuts(parts: Parts, config: Mapping[str, Any]) -> str:
     if parts.val is not None:
         texts.append(_cuts_of(config, "val", parts.val.loader.dataset))
     return "; ".join(filter(None, texts))
+
+
+def _resampled(dataset: Any, config: Mapping[str, Any]) -> str:
+    """Describe the sample rates of audio files that are resampled, from the first records."""
+    from penstock.datasets.map_dataset import MapDataset
+
+    node = config["dataset"].get("decode") or {}
+    if node.get("_target_") != "decode/audio" or not isinstance(dataset, MapDataset):
+        return ""
+    from penstock.transforms.decode.audio import AudioDecoder
+
+    decode = AudioDecoder(sample_rate=node["sample_rate"], field=node["field"])
+    rates = set()
+    for record in dataset.storage.read(np.arange(min(len(dataset), _FIRST))):
+        with suppress(ValueError):  # training reports the bad record
+            if isinstance(record, Record):
+                rates.add(decode.defer(record)["audio"].rate)
+    others = ", ".join(f"{rate:,}" for rate in sorted(rates - {decode.sample_rate}))
+    return others and f"files of {others} Hz are resampled to {decode.sample_rate:,} Hz"
 
 
 def _cuts_of(config: Mapping[str, Any], split: str, dataset: Any) -> str:

@@ -15,8 +15,8 @@ from penstock.core.user_errors import is_explained
 from penstock.datasets.annotations.coco import CocoAnnotations
 from penstock.datasets.demo import shapes as demo
 from penstock.datasets.demo.forms import demo_forms
-from penstock.datasets.demo.shapes import CLASSES, KEYPOINTS, demo_path, draw_scene
-from penstock.datasets.demo.tables import table_path
+from penstock.datasets.demo.shapes import CLASSES, demo_path, draw_scene
+from penstock.datasets.demo.tables import TABLES
 from penstock.datasets.records.splits import StorageRecipe, open_split
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage
@@ -54,33 +54,6 @@ def test_scenes_are_a_function_of_their_number():
     assert digest(*(scene.image for scene in scenes), *(scene.mask for scene in scenes)) == (
         "6a50a311e1ff239f"
     )
-
-
-def test_what_is_said_of_a_scene_is_what_is_drawn():
-    for number in range(60):
-        scene = draw_scene(0, number)
-        height, width = scene.mask.shape
-        assert scene.image.shape == (height, width, 3)
-        assert 64 <= min(height, width) <= max(height, width) <= 112
-        assert scene.label == number % 6 == scene.box_labels[0]
-        assert set(np.unique(scene.mask)) == {0, *(i + 1 for i in scene.box_labels)}
-        covered = np.zeros_like(scene.mask)
-        for (x0, y0, x1, y1), label in zip(scene.boxes, scene.box_labels, strict=True):
-            assert 0 <= x0 < x1 <= width
-            assert 0 <= y0 < y1 <= height
-            inside = scene.mask[y0:y1, x0:x1] == label + 1
-            assert inside[0].any() and inside[-1].any()
-            assert inside[:, 0].any() and inside[:, -1].any()
-            covered[y0:y1, x0:x1] = 1
-        assert not scene.mask[covered == 0].any()
-        areas = [(x1 - x0) * (y1 - y0) for x0, y0, x1, y1 in scene.boxes]
-        assert areas[0] == max(areas)
-        assert len(scene.keypoints) == len(KEYPOINTS)
-        x0, y0, x1, y1 = scene.boxes[0]
-        _, top, right, bottom, left = scene.keypoints
-        assert (left[0], top[1], right[0], bottom[1]) == (x0, y0, x1 - 1, y1 - 1)
-        for x, y, _ in (top, right, bottom, left):
-            assert scene.mask[y, x] == scene.label + 1
 
 
 def test_files_and_annotations_agree(data_dir):
@@ -152,9 +125,9 @@ def test_as_a_stream_it_is_the_same_with_the_classes_mixed(tmp_path, small, sour
     )
     for split in ("train", "val"):
         source, keep = stream_sources.open_split(recipe, split=split, val_fraction=0.2, shards=1)
-        assert keep is None and source.capabilities.class_names == CLASSES
+        assert keep is None and source.class_names == CLASSES
         (shard,) = source.shards(0)
-        found = [source.load(item) for item in source.open(shard)]
+        found = [source.load(item) for item in source.read(shard, 0)]
         files = ImageFolder(str(demo_path("image_folder", tmp_path) / split))
         assert _sorted(found) == _sorted(files.read(np.arange(len(files))))
         labels = [record.fields["label"] for record in found]
@@ -177,20 +150,8 @@ def test_as_arrays_it_is_the_same_in_squares(tmp_path, small, storage_name):
             assert np.array_equal(record.fields["image"], square)
 
 
-def test_many_processes_make_it_once(tmp_path, small):
-    context = multiprocessing.get_context("fork")
-    processes = [context.Process(target=demo_path, args=("lmdb", tmp_path)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join(120)
-    assert [process.exitcode for process in processes] == [0] * 4
-    assert sorted(os.listdir(tmp_path)) == [".penstock-demo.lock", "demo"]
-    assert sorted(os.listdir(tmp_path / "demo/lmdb")) == ["train", "val"]
-
-
 @pytest.mark.parametrize(
-    "make", [partial(demo_path, "image_folder"), partial(table_path, "demo_table", "csv")]
+    "make", [partial(demo_path, "image_folder"), partial(TABLES["demo_table"].path, "csv")]
 )
 def test_a_data_dir_that_cannot_be_made_is_said_in_a_line(make):
     with pytest.raises(ValueError, match=r"^/proc/x.* cannot be made for generated") as told:
@@ -205,10 +166,10 @@ def test_a_data_dir_that_cannot_be_made_is_said_in_a_line(make):
 def test_what_is_not_ours_is_left_alone(tmp_path, small):
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo/thesis.txt").write_text("mine")
-    with pytest.raises(ValueError, match="is not the demo set, and it is left alone"):
+    with pytest.raises(ValueError, match="is not the demo set"):
         demo_path("image_folder", tmp_path)
     assert [p.name for p in (tmp_path / "demo").iterdir()] == ["thesis.txt"]
-    with pytest.raises(ValueError, match="no demo set for the storage 'tape'"):
+    with pytest.raises(ValueError, match="not made for the storage 'tape'"):
         demo_path("tape", tmp_path)
 
 

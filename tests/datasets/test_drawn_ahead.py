@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from penstock.core.sample import BadRecord, BadSample, PendingImage, Record, Sample
-from penstock.core.stage_times import StageTimes
 from penstock.datasets.sample_stages import DecodeStage, TransformStage
 from penstock.transforms.cpu.stack import Stack, build_stack
 from penstock.transforms.decode.image import ImageDecoder
@@ -100,29 +99,3 @@ def test_what_was_drawn_keeps_its_order_and_few_images_wait():
     assert [kind for kind, _ in events[:17]] == ["pending"] * 16 + ["pixels"]
     waiting = np.cumsum([1 if kind == "pending" else -1 for kind, _ in events])
     assert waiting.max() == 16
-
-
-def test_the_times_tell_decoding_from_transforming(monkeypatch):
-    clock = iter(range(10**6))
-    monkeypatch.setattr("time.perf_counter", lambda: float(next(clock)))
-    times = StageTimes()
-    images = [PHOTOGRAPH, TILED]
-    stage = DecodeStage(ImageDecoder().defer, keys=None, storage="s")
-    samples = [stage(Record(n, "a", {"image": images[n % 2]})) for n in range(20)]
-    TransformStage(stack("imagenet"), seed=0, storage="s").each(
-        samples, np.arange(20), 0, times=times
-    )
-    # A tick for each decoding.
-    assert times.decode == 20
-    # A tick around each draw; around the pixels of 16, and of 4, one.
-    draws, pixels = 20, (2 * 16 + 1 - 16) + (2 * 4 + 1 - 4)
-    assert times.transform == draws + pixels
-
-
-def test_a_mistake_is_told_with_its_step_whenever_it_shows():
-    shape = {"_target_": "albumentations.CenterCrop", "height": 999, "width": 9}
-    for steps in ({"too large": shape}, {"first": RESIZED, "too large": shape}):
-        stage = TransformStage(build_stack(steps, build_step=build_step), seed=0, storage="s")
-        samples = list(decoded(ImageDecoder(), 1))
-        with pytest.raises(RuntimeError, match=r"s: 'key 0' at position 7: .*'too large'"):
-            stage.each(samples, np.array([7]), 0)

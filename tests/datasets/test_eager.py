@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
-import pickle
 
 import numpy as np
 import pytest
@@ -13,7 +11,6 @@ from penstock.core.sample import BadSample
 from penstock.datasets.caches.limits import available_bytes
 from penstock.datasets.eager import held_in_memory
 from penstock.datasets.map_dataset import MapDataset
-from penstock.datasets.storages.memmap import MemmapStorage
 from penstock.transforms.cpu.stack import build_stack
 from penstock.transforms.decode.image import ImageDecoder
 from penstock.transforms.decode.raw import RawDecoder
@@ -43,15 +40,6 @@ def test_samples_are_those_of_the_map_dataset_bit_for_bit():
         assert isinstance(expected[2], BadSample) and isinstance(expected[4], BadSample)
         assert_same(fetch(data, *ORDER, epoch), expected)
     assert data.fingerprint() == dataset(MapDataset).fingerprint()
-
-
-def test_more_records_than_one_piece_of_work_keep_their_order():
-    fields = [{"features": np.full(i % 7, i, np.float32), "name": f"n{i}"} for i in range(500)]
-    data = eager(MemoryStorage(fields), decode=RawDecoder(), transform=identity, seed=0)
-    rows = np.random.default_rng(0).permutation(500)
-    for row, sample in zip(rows.tolist(), fetch(data, rows, rows), strict=True):
-        assert sample["name"] == f"n{row}" and sample["index"] == row
-        assert sample["features"].tolist() == [row] * (row % 7)
 
 
 def test_nothing_is_read_or_decoded_after_it_is_made_but_bad_records():
@@ -106,23 +94,6 @@ def test_workers_of_every_kind_see_the_same_memory(method):
     assert hits == 6
 
 
-def test_a_pickle_holds_where_it_is_and_not_what_it_holds():
-    assert len(held_in_memory(MemoryStorage([]), decode=RawDecoder())) == 0
-    fields = [{"features": np.full(100_000, i, np.int64)} for i in range(4)]
-    held = held_in_memory(MemoryStorage(fields), decode=RawDecoder())
-    held.base = MemoryStorage([{}] * 4)
-    pickled = pickle.dumps(held)
-    assert held.store.used_bytes > 3_200_000 and len(pickled) < 3_000
-    (record,) = pickle.loads(pickled).read(np.array([3]))
-    assert record.fields["features"].tolist() == [3] * 100_000
-
-
-def test_columns_that_are_mapped_stay_where_they_are(tmp_path):
-    np.save(tmp_path / "images.npy", np.zeros((5, 2, 2, 3), np.uint8))
-    records = MemmapStorage(str(tmp_path))
-    assert held_in_memory(records, decode=RawDecoder()) is records
-
-
 def test_too_large_is_refused_before_it_is_decoded(monkeypatch):
     records = MemoryStorage([{"image": bytes(50_000)} for _ in range(2000)])
     monkeypatch.setattr("penstock.datasets.caches.ram.available_bytes", lambda: 20_000_000)
@@ -148,12 +119,3 @@ def test_available_memory_is_the_smallest_of_the_limits(tmp_path):
     assert available_bytes(tmp_path) == 750_000
     real = available_bytes()
     assert real is None or real > 1 << 20
-
-
-def test_what_is_decoded_is_said_before_and_after(caplog, capsys):
-    with caplog.at_level(logging.INFO):
-        held_in_memory(MemoryStorage([{"label": i} for i in range(3000)]), decode=RawDecoder())
-    begin, end = caplog.messages
-    assert begin == "decoding 3,000 records of memory here, to be held in memory"
-    assert end.startswith("decoded memory here in ")
-    assert capsys.readouterr().err == "", "a terminal alone has a bar"

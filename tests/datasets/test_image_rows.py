@@ -15,7 +15,7 @@ from penstock.transforms.decode.raw import RawDecoder
 from tests.building import build_step
 from tests.contracts.equality import assert_same
 from tests.datasets.test_eager import eager
-from tests.datasets.test_map_dataset import STEPS, fetch, identity, storage
+from tests.datasets.test_map_dataset import STEPS, fetch, storage
 from tests.memory_storage import MemoryStorage
 
 INDICES = np.array([7, 1, 2, 0, 5, 7, 3, 6, 4, 0, 1, 3, 6, 7, 0, 1, 3, 4, 6, 7], np.int64)
@@ -48,14 +48,6 @@ def test_rows_hold_what_is_given_without_them(kind, steps):
     for i, sample in enumerate(samples):
         if i not in bad:
             assert sample["image"].ctypes.data == rows[i].ctypes.data
-
-
-def test_images_of_another_shape_are_left_where_they_are():
-    data = dataset()
-    expected = fetch(data, INDICES, POSITIONS)
-    rows = np.full((20, 16, 17, 3), 7, np.uint8)
-    assert_same(data.finish(data.read(INDICES, POSITIONS, 0), POSITIONS, 0, rows=rows), expected)
-    assert (rows == 7).all()
 
 
 def test_what_a_transform_keeps_is_no_row():
@@ -114,21 +106,3 @@ def test_images_in_a_mapped_file_are_cropped_into_their_rows(tmp_path):
     samples = data[0].finish(data[0].read(at, at, 0), at, 0, rows=rows)
     assert_same(samples, fetch(data[1], at, at))
     assert all(np.shares_memory(sample["image"], rows) for sample in samples)
-
-
-def test_rows_of_a_data_set_held_in_memory_do_not_change_it():
-    held = np.random.default_rng(0).integers(0, 256, (8, 4, 4, 3), np.uint8)
-    before = held.copy()
-    fields = [{"image": image} for image in held]
-    data = MapDataset(MemoryStorage(fields), decode=RawDecoder(), transform=identity, seed=0)
-    rows = np.zeros((8, 4, 4, 3), np.uint8)
-    for sample in data.finish(data.read(np.arange(8), np.arange(8), 0), np.arange(8), 0, rows=rows):
-        sample["image"][...] = 0
-    assert np.array_equal(held, before)
-
-
-def test_a_mistake_that_shows_when_pixels_are_wanted_is_raised_with_its_step():
-    crop = {"_target_": "albumentations.Crop", "x_min": 0, "y_min": 0, "x_max": 999, "y_max": 9}
-    data = dataset(steps={"too_wide": crop})
-    with pytest.raises(RuntimeError, match=r"at position 31: in augmentation step 'too_wide'"):
-        fetch(data, [1], [31])

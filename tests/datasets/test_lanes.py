@@ -9,33 +9,36 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.core.contracts import Source
 from penstock.core.sample import Record
-from penstock.datasets.streams.lanes import Lane, ShardItems, ShardRecords, read_lanes, window_order
+from penstock.datasets.streams.lanes import Lane, ShardRecords, read_lanes, window_order
 
 SIZES = st.lists(st.integers(0, 9), min_size=1, max_size=9)
 LANES = st.integers(1, 6)
 WINDOW = st.integers(0, 7)
 
 
-class Shards:
-    """Shards of given sizes; says what was opened, read and passed over."""
-
-    reopens = True
+class Shards(Source):
+    """Shards of given sizes; records the shards that were read and closed."""
 
     def __init__(self, sizes: list[int]) -> None:
         self.sizes = sizes
         self.opened: list[int] = []
         self.closed = 0
 
-    def open(self, shard: int) -> Any:
+    def shards(self, epoch: int) -> range:
+        return range(len(self.sizes))
+
+    def read(self, shard: int, start: int) -> Any:
         self.opened.append(shard)
-        source = self
+        try:
+            for number in range(start, self.sizes[shard]):
+                yield Record(-1, f"{shard}-{number}", {})
+        finally:
+            self.closed += 1
 
-        def close() -> None:
-            source.closed += 1
-
-        items = (Record(-1, f"{shard}-{number}", {}) for number in range(self.sizes[shard]))
-        return ShardItems(items, close=close)
+    def fingerprint(self) -> str:
+        return ""
 
 
 def lanes_of(
@@ -45,7 +48,7 @@ def lanes_of(
     known = {} if counts is None else counts
     return [
         Lane(
-            ShardRecords(source, shards[n::lanes], keep=keep, counts=known),  # type: ignore[arg-type]
+            ShardRecords(source, shards[n::lanes], keep=keep, counts=known),
             number=n, lanes=lanes, window=window, seed=seed, epoch=2,
         )
         for n in range(min(lanes, len(shards)))
@@ -113,15 +116,13 @@ def test_no_more_is_read_than_a_window_before_the_first_record():
     source = Shards([1000, 1000])
     made = 0
 
-    def counted(shard: int) -> Any:
+    def counted(shard: int, start: int) -> Any:
         nonlocal made
         for n in range(1000):
             made += 1
             yield Record(-1, f"{shard}-{n}", {})
 
-    source.open = lambda shard: ShardItems(  # type: ignore[method-assign]
-        counted(shard), close=lambda: None
-    )
+    source.read = counted  # type: ignore[method-assign]
     items = read_lanes(lanes_of(source, 2, 100), 0)
     for number in range(1, 601):
         next(items)
@@ -147,7 +148,7 @@ def test_every_shard_that_was_opened_is_closed():
     items = read_lanes(lanes, 0)
     next(items)
     for lane in lanes:
-        lane.close()
+        lane.records.close()
     assert source.closed == len(source.opened)
     source = Shards([3, 0, 5, 2])
     list(read_lanes(lanes_of(source, 3, 2), 0))
@@ -157,10 +158,10 @@ def test_every_shard_that_was_opened_is_closed():
 @pytest.mark.parametrize("start", [0, 3])
 def test_an_error_is_no_end(start):
     class Failing(Shards):
-        def open(self, shard: int) -> Any:
+        def read(self, shard: int, start: int) -> Any:
             if shard == 1:
                 raise OSError("gone")
-            return super().open(shard)
+            yield from super().read(shard, start)
 
     with pytest.raises(OSError, match="gone"):
         list(read_lanes(lanes_of(Failing([4, 4]), 1, 0), start))

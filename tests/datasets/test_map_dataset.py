@@ -201,8 +201,8 @@ def test_a_field_is_renamed_before_it_is_decoded():
     ("keys", "message"),
     [
         ({"a": "x", "b": "x"}, "two fields are renamed to 'x'"),
-        ({"position": None}, "'position' is the framework's own"),
-        ({"label": "index"}, "'index' is the framework's own"),
+        ({"position": None}, "'position' is reserved"),
+        ({"label": "index"}, "'index' is reserved"),
         ({"*": "rest"}, "can only be null, got 'rest'"),
     ],
 )

@@ -10,9 +10,9 @@ import torch
 
 from penstock.core.contracts import Dataset, DatasetCapabilities, TransformCapabilities
 from penstock.core.sample import BadSample, Record, RecordError
-from penstock.core.stage_times import CountedRecords, StageTimes
+from penstock.core.stage_times import StageTimes
 from penstock.datasets.map_dataset import MapDataset
-from penstock.datasets.mix import MixDataset, MixIndex, united
+from penstock.datasets.mix import MixDataset, united
 from penstock.datasets.records.memory_index import MemoryIndex
 from penstock.pipeline.loader.faults import Replacer
 from penstock.pipeline.loader.loader import Loader
@@ -115,11 +115,6 @@ def test_classes_are_united_by_name():
     assert again.column("label").tolist() == index.column("label").tolist()
 
 
-def test_only_columns_of_all_sources_are_there():
-    data = mixed(a=dataset(ANIMALS, range(3), name="one"), b=dataset(ANIMALS, range(3), name="two"))
-    assert data.index.columns == ("label", "source")
-
-
 def test_annotated_fields_are_united_too_and_ids_to_ignore_stay():
     boxes = np.array([2, 0, 1], np.int64)
     mask = np.array([[0, 1, 2, 255]], np.uint8)
@@ -173,24 +168,6 @@ def test_images_are_written_to_the_rows_of_their_batch():
     for row, sample in zip(rows, samples, strict=True):
         assert np.shares_memory(row, sample["image"])
     assert times.transform > 0
-
-
-def test_each_source_is_read_once_for_a_batch():
-    data = mixed()
-    data.read(np.array([10, 0, 9, 3, 7]), np.arange(5), 0)
-    assert data.sources["a"].storage.reads == [[0, 3]]
-    assert data.sources["b"].storage.reads == [[3, 2, 0]]
-
-
-def test_what_caches_had_is_counted():
-    data = mixed()
-    for number, source in enumerate(data.sources.values()):
-        read = source.read
-        source.read = lambda *given, read=read, hits=number + 1: CountedRecords(
-            read(*given), hits=hits, misses=1, damaged=0, decode_s=0.5
-        )
-    records = data.read(np.array([0, 10]), np.arange(2), 0)
-    assert (records.hits, records.misses, records.decode_s) == (3, 2, 1.0)
 
 
 def test_bad_samples_say_which_they_are_and_are_replaced_from_their_source():
@@ -311,11 +288,3 @@ def test_what_has_no_place_in_a_mix_is_refused():
             mixed(a=own, b=source)
     with pytest.raises(ValueError, match="there are no sources"):
         MixDataset({})
-
-
-def test_an_index_of_a_source_that_is_empty():
-    empty = MemoryIndex([], {"label": np.zeros(0, np.int64)}, ANIMALS)
-    index = MixIndex({"a": empty, "b": dataset(MORE, range(3)).index})
-    assert len(index) == 3 and index.class_names == (*ANIMALS, "dog")
-    assert index.column("label").tolist() == [3, 2, 0]
-    assert [number for number, _, _ in index.by_source(np.arange(3))] == [1]

@@ -8,7 +8,6 @@ import pytest
 
 from penstock.core.registry import register
 from penstock.core.sample import BadSample
-from penstock.core.stage_times import CountedRecords
 from penstock.datasets.map_dataset import MapDataset
 from penstock.datasets.partners import ATTEMPTS
 from penstock.pipeline.samplers.random import RandomSampler
@@ -94,15 +93,6 @@ def test_partners_follow_position_epoch_and_sampler_alone():
     assert in_order[0] != in_order[1]
 
 
-def test_what_a_cache_had_is_counted():
-    data = dataset()
-    read = data.storage.read
-    counts = {"hits": 5, "misses": 2, "damaged": 1, "decode_s": 0.5}
-    data.storage.read = lambda indices: CountedRecords(read(indices), **counts)
-    records = data.read(np.arange(4), np.arange(4), 0)
-    assert {name: getattr(records, name) for name in counts} == counts
-
-
 def test_a_sampler_that_repeats_records_gives_those_that_it_draws():
     class Two:
         def __len__(self):
@@ -171,8 +161,3 @@ def test_a_bad_sample_stays_bad_and_another_record_meets_other_partners():
     assert isinstance(bad, BadSample) and bad.cause == "damaged"
     groups = [fetch(data, [i], [7])[0]["others"] for i in range(12, 20)]
     assert len({str(group) for group in groups}) > 4
-
-
-def test_one_record_is_its_own_partner():
-    samples = [fetch(dataset(count=1), [0], [0], epoch)[0] for epoch in range(9)]
-    assert {index for sample in samples for index, _ in sample["others"]} == {0}

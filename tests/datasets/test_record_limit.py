@@ -136,7 +136,7 @@ def test_a_large_member_of_a_pipe_is_passed_over(tmp_path, size):
     content = small.tobuf() + b"small".ljust(512, b"\0") + large.tobuf(tarfile.GNU_FORMAT)
     (tmp_path / "a").write_bytes(content + bytes(4096))
     source = WebDatasetSource(f"pipe:cat {tmp_path / 'a'}")
-    shard = source.open(source.shards(0)[0])
+    shard = source.read(source.shards(0)[0], 0)
     assert source.load(next(shard)).fields == {"image": b"small"}
     with pytest.raises(RuntimeError, match=r"a: ended after .* bytes too early: it broke off"):
         next(shard)
@@ -151,7 +151,7 @@ def test_a_large_member_of_a_compressed_archive_is_bad(tmp_path):
             file.addfile(info, io.BytesIO(bytes(size)))
     source = WebDatasetSource(str(tmp_path / "a.tar.gz"))
     source.max_record_bytes = MB
-    first, second, third = map(source.load, source.open(source.shards(0)[0]))
+    first, second, third = map(source.load, source.read(source.shards(0)[0], 0))
     assert first.fields == third.fields == {"image": bytes(5)}
     assert second.cause.startswith("its jpg has 4,194,304 bytes, more than dataset.max_record_")
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
 import json
-import os
 import re
 from pathlib import Path
 from urllib.parse import parse_qs
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from penstock import build_loader, compose
 from penstock.core.sample import BadRecord
@@ -22,18 +19,14 @@ from penstock.datasets.records.splits import StorageRecipe, find_parts, open_spl
 from penstock.datasets.storages.csv import CsvStorage
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage, LmdbWriter
-from penstock.datasets.storages.npy_shards import open_npy_shards
 from penstock.datasets.storages.parquet import ParquetStorage, ParquetWriter
 from penstock.datasets.storages.webdataset import WebDatasetStorage, WebDatasetWriter
 from penstock.datasets.storages.zip import ZipStorage, ZipWriter
 from penstock.datasets.writing import write_storage
 from penstock.pipeline.loader.digest import batch_digest
-from tests.contracts.records import ListedRecords
 from tests.contracts.storage import check_storage, read_all, summary
-from tests.encoded_images import encode
 from tests.laws.conftest import make_photos
 from tests.object_store import BUCKET
-from tests.shares import in_turn
 
 FORMS = {
     "zip": (ZipStorage, ZipWriter),
@@ -87,21 +80,6 @@ def test_a_csv_names_images_beside_it(store, photos, tmp_path):
     again = CsvStorage(f"{url}/all.csv")
     assert again.fingerprint() == there.fingerprint()
     assert [method for method, _ in store.requests[before:]] == ["HEAD"], "the copy is kept"
-
-
-def test_labels_and_class_names_beside_it(store, photos, tmp_path):
-    local = written("webdataset", photos, tmp_path)
-    (local / "classes.txt").write_text("yew\nbirch\nash\n")
-    assert WebDatasetStorage(store.put(local, "w")).index.class_names == ("yew", "birch", "ash")
-    flat = tmp_path / "flat"
-    flat.mkdir()
-    for path in (photos / "train").glob("*/*"):
-        (flat / f"{path.parent.name}-{path.name}").write_bytes(path.read_bytes())
-    rows = [f"{path.name},{path.name.partition('-')[0]}" for path in sorted(flat.iterdir())]
-    (tmp_path / "labels.csv").write_text("\n".join(["key,label", *rows]) + "\n")
-    url = store.put(flat, "flat")
-    named = ImageFolder(url, labels=store.put(tmp_path / "labels.csv", "labels.csv"))
-    assert named.index.class_names == ("ash", "birch", "yew") and len(named) == 16
 
 
 def test_arrays_by_field_and_label_files_that_are_looked_for(store, photos, tmp_path):
@@ -257,19 +235,6 @@ def test_a_later_run_has_its_first_batch_in_three_round_trips(form, path, store,
     assert len(rounds) < 3 and (form == "zip" or len(asked) == sum(map(len, rounds)))
 
 
-@pytest.mark.parametrize("most_folders", [3, 2])
-def test_a_long_listing_is_that_of_all_folders(most_folders, store, monkeypatch):
-    monkeypatch.setattr(listings, "_MOST_FOLDERS", most_folders)
-    names = [f"{folder}{n:04d}.jpg" for folder in ("", "a/", "b/c/", "d/") for n in range(300)]
-    store.files |= dict.fromkeys((f"long/{name}" for name in names), b"x")
-    with listings.looking_once():
-        found = listings.list_files(f"s3://{BUCKET}/long")
-        asked = len(store.requests)
-        assert listings.list_files(f"s3://{BUCKET}/long") is found
-    assert [each.name for each in found] == sorted(names) and len(store.requests) == asked
-    assert any("prefix=long%2Fb%2F" in what for _, what in store.requests) == (most_folders == 3)
-
-
 def now_and_then(*faults):
     """Faults of reading that come in turn for each file, whoever reads another one meanwhile."""
     place = {}
@@ -297,11 +262,6 @@ def test_batches_are_those_of_files_while_the_server_fails_now_and_then(engine, 
     store.fault = lambda method, key: 503 if key.endswith(".jpg") else None
     found, again = digests([*given, f"dataset.storage.path={url}"])
     assert found == expected and again.hits == 16 and again.requests == 0, "all of it was kept"
-
-
-def test_nothing_is_kept_where_no_cache_is_wanted(store, photos):
-    given = [*SMALL, f"dataset.storage.path={store.put(photos, 'photos')}", "dataset/cache=none"]
-    assert digests(given)[1].requests == digests(given)[1].requests == 16
 
 
 def test_a_file_that_is_gone_is_a_bad_record_and_a_refusal_is_none(store, photos):
@@ -362,45 +322,6 @@ def test_one_line_says_what_is_wrong(make, url, fault, said, store):
     assert "word@" not in text and "token=" not in text and "secret-of" not in text
 
 
-def test_a_server_that_is_not_there_is_one_line(monkeypatch, store):
-    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(RemoteError) as raised:
-        len(ImageFolder(f"s3://{BUCKET}/train"))
-    assert str(raised.value) == (
-        f"s3://{BUCKET}/train: the server does not answer; look at the network, and at "
-        f"AWS_ENDPOINT_URL if set, after several tries in dataset.retry_s=1 s"
-    )
-
-
-def test_what_a_client_lacks_is_said_at_once_with_its_own_variables(monkeypatch):
-    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
-    with pytest.raises(RemoteError, match=r"^az://some/x: Account must be specified; set what"):
-        listings.look_at("az://some/x")
-    for scheme, prefix in (("s3", "AWS"), ("gs", "GOOGLE"), ("az", "AZURE")):
-        said = clients._of_scheme(f"{scheme}://some", clients._DENIED)
-        assert f"set {prefix}_SKIP_SIGNATURE=true" in said
-
-
-def test_the_library_is_named_where_it_is_lacking(store, monkeypatch):
-    monkeypatch.setattr(clients.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(RemoteError, match=r"the extra remote\); run: pip install obstore"):
-        len(ImageFolder(f"s3://{BUCKET}/train"))
-
-
-def test_a_forked_process_says_how_to_start_it_instead(store, photos):
-    storage = ImageFolder(store.put(photos / "train", "train"))
-    read_all(storage)
-    reading, writing = os.pipe()
-    if (child := os.fork()) == 0:
-        try:
-            storage.read(np.arange(2))
-        except RemoteError as error:
-            os.write(writing, str(error).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert b"loader.multiprocessing_context=forkserver" in os.read(reading, 1000)
-
-
 def test_names_that_lead_elsewhere_are_refused(store):
     for name in ("../secret.jpg", "/secret.jpg", "s3://other/secret.jpg", "a/../../secret.jpg"):
         store.files["table.csv"] = f"image,label\n{name},a\n".encode()
@@ -422,82 +343,6 @@ def test_a_stream_of_shards_is_that_of_the_files(store, photos, tmp_path, fault)
     assert not list((tmp_path / "cache").rglob("copy-*")), "it is read as it comes"
 
 
-@pytest.mark.parametrize(
-    ("form", "engine"), in_turn(["columns", "paths", "tar"], ["processes", "inline"])
-)
-def test_requests_and_bytes_of_streams_and_columns_are_told(form, engine, store, tmp_path):
-    if form == "columns":
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        table = pa.table({"x": np.random.default_rng(0).normal(size=5000), "label": [0, 1] * 2500})
-        pq.write_table(table, tmp_path / "t.parquet", row_group_size=500)
-        url = store.put(tmp_path / "t.parquet", "t.parquet")
-        given = ["dataset=parquet", "augment=as_is", "dataset/decode=table",
-                 "loader.eval_batch_size=64", f"dataset.val_path={url}",
-                 f"dataset.storage.path={url}", "dataset.storage.cache_bytes=10000"]  # fmt: skip
-    else:
-        images = {
-            f"{n:02d}.png": encode(Image.fromarray(np.full((24, 24, 3), n, np.uint8)), "PNG")
-            for n in range(10)
-        }
-        given = [*SMALL, "dataset=stream", "sampler=sequential", "dataset.source.classes=2",
-                 "dataset.val_fraction=0", "loader.drop_last=false"]  # fmt: skip
-        if form == "tar":
-            content = {key: {"image": image, "label": 0} for key, image in images.items()}
-            writer = WebDatasetWriter(shard_records=5)
-            write_storage(writer, tmp_path / "w", ListedRecords(content, ("a", "b")))
-            given.append(f"dataset.source.path={store.put(tmp_path / 'w', 'w')}/*.tar")
-        else:
-            lines = [json.dumps({"image": name, "label": 0}) for name in images]
-            store.files |= {f"j/{name}": image for name, image in images.items()}
-            store.files["j/all.jsonl"] = "\n".join(lines).encode()
-            given += ["dataset/source=jsonl", "dataset.source.paths=[image]",
-                      f"dataset.source.path=s3://{BUCKET}/j/all.jsonl"]  # fmt: skip
-    config = compose([*given, f"loader={engine}", "loader.num_workers=1",
-                      "loader.multiprocessing_context=spawn"])  # fmt: skip
-    # In training, workers would go on with the next epoch, and nobody has been told of it yet.
-    with build_loader(config, "val" if form == "columns" else "train") as loader:
-        requests, sent = len(store.requests), store.sent_bytes
-        assert len(list(loader)) >= 3
-        times = loader.stats.times
-    assert times.requests == len(store.requests) - requests
-    assert times.fetched_bytes == store.sent_bytes - sent > 1000
-
-
-@pytest.mark.parametrize("fault", [None, "cut"])
-def test_compressed_shards_are_copied_unpacked_and_kept_nowhere_else(
-    fault, store, photos, tmp_path, monkeypatch
-):
-    plain = written("webdataset", photos, tmp_path)
-    here = summary(read_all(WebDatasetStorage(str(plain))))
-    for path in plain.glob("*.tar"):
-        Path(f"{path}.gz").write_bytes(gzip.compress(path.read_bytes()))
-        path.unlink()
-    url = store.put(plain, "w")
-    store.fault = now_and_then(None, fault)
-    assert summary(read_all(opened(WebDatasetStorage, url))) == here
-    before = len(store.requests)
-    assert summary(read_all(opened(WebDatasetStorage, url))) == here
-    asked = {key for method, key in store.requests[before:]}
-    assert not any(key.endswith(".gz") for key in asked), "it is looked for, and not copied again"
-    given = [*SMALL, "dataset=webdataset", f"dataset.storage.path={url}"]
-    digests(given)
-    assert not list((tmp_path / "cache").rglob("*.records")), "what is here is not kept twice"
-    store.files |= {key: gzip.compress(b"x") for key in store.files if key.endswith(".gz")}
-    with pytest.raises(ValueError, match=r"\.tar\.gz: it ends within a header; copy it again"):
-        len(opened(WebDatasetStorage, url))
-
-
-def test_a_number_in_a_name_is_no_status(store):
-    store.files["x/000416"] = b"content"
-    store.fault = lambda method, key: 503
-    with pytest.raises(RemoteError, match="after several tries"):
-        remote.read_url(f"s3://{BUCKET}/x/000416")
-    store.fault = lambda method, key: None
-    assert remote.read_url(f"s3://{BUCKET}/x/000416") == b"content"
-
-
 def test_a_server_that_stalls_is_given_up_before_its_reader_counts_as_hanging(store, monkeypatch):
     assert clients.RETRY_S + clients._RETRY_S + clients._ANSWER_S < 120, "loader.timeout_s"
     monkeypatch.setattr(clients, "_ANSWER_S", 0.2)
@@ -507,85 +352,6 @@ def test_a_server_that_stalls_is_given_up_before_its_reader_counts_as_hanging(st
     store.fault = lambda method, key: "stall"
     with pytest.raises(RemoteError, match="after several tries"):
         remote.read_url(f"s3://{BUCKET}/x.jpg")
-
-
-def test_places_that_have_nothing_in_common_are_refused(store):
-    store.files |= {"a/x.tar": b"", "b/y.tar": b""}
-    with pytest.raises(ValueError, match=r"lie in different places; .*dataset=mix"):
-        listings.find_named(
-            [f"s3://{BUCKET}/a/x.tar", f"{store.url}/{BUCKET}/b/y.tar"], endings=(), where="t"
-        )
-
-
-def test_etags_of_listings_without_quotes(store, photos, tmp_path):
-    url = store.put(written("zip", photos, tmp_path), "z")
-    store.fault = lambda method, key: "bare"
-    here = ZipStorage(str(tmp_path / "zip"))
-    assert summary(read_all(ZipStorage(url))) == summary(read_all(here))
-
-
-def test_images_of_a_csv_are_not_kept_unless_somebody_wants_it(store, photos):
-    rows = [f"train/{p.parent.name}/{p.name},{p.parent.name}" for p in photos.glob("train/*/*")]
-    (photos / "all.csv").write_text("\n".join(["image,label", *sorted(rows)]) + "\n")
-    url = store.put(photos, "table")
-    given = [*SMALL, "dataset=csv", "dataset.val_fraction=0", f"dataset.storage.path={url}/all.csv"]
-    assert digests(given)[1].requests == digests(given)[1].requests == 16
-    kept = [*given, "dataset/cache=disk"]
-    assert (digests(kept)[1].requests, digests(kept)[1].requests) == (16, 0)
-
-
-def test_labels_beside_a_folder_of_archives(store, photos, tmp_path):
-    store.put(written("zip", photos, tmp_path), "z/set")
-    keys = [r.key for r in read_all(ZipStorage(str(tmp_path / "zip")))]
-    for folder, name in (("z", "other"), ("z/set", "right")):
-        rows = "".join(f"{key},{name}\n" for key in keys)
-        store.files[f"{folder}/labels.csv"] = f"key,label\n{rows}".encode()
-    storage = ZipStorage(f"s3://{BUCKET}/z/set", labels="labels.csv")
-    assert storage.index.class_names == ("right",)
-
-
-def test_copies_of_patterns_and_of_folders_with_marks_of_their_own(store, tmp_path):
-    arrays = tmp_path / "arrays"
-    arrays.mkdir()
-    for n in range(3):
-        np.save(arrays / f"part-{n}.npy", np.full((4, 2), n))
-    url = store.put(arrays, "arrays")
-    store.files |= {"arrays/": b"", "arrays/sub/": b""}
-    whole = opened(open_npy_shards, url)
-    assert len(whole) == 12
-    for pattern in ("part-*.npy", "part-{0..2}.npy"):
-        assert summary(read_all(opened(open_npy_shards, f"{url}/{pattern}"))) == summary(
-            read_all(whole)
-        )
-    with pytest.raises(ValueError, match=rf"nothing there: s3://{BUCKET}/typo.lmdb"):
-        opened(LmdbStorage, f"s3://{BUCKET}/typo.lmdb")
-    with pytest.raises(ValueError, match="carries a password") as raised:
-        opened(LmdbStorage, f"http://me:word@{BUCKET}/x.lmdb?token=other")
-    assert "word@" not in str(raised.value) and "token" not in str(raised.value)
-
-
-def test_names_with_odd_characters(store):
-    names = ["a b", "ü", "x#1", "p%20q", "q?r", "plus+", "e&e", "back\\s"]
-    store.files |= {f"odd/{name}.jpg": name.encode() for name in names}
-    listed = listings.list_files(f"s3://{BUCKET}/odd")
-    assert {each.name for each in listed} == {f"{name}.jpg" for name in names}
-    for name in names:
-        url = f"s3://{BUCKET}/odd/{name}.jpg"
-        assert remote.read_url(url, root=f"s3://{BUCKET}/odd") == name.encode()
-    assert remote.read_url(f"{store.url}/{BUCKET}/odd/a%20b.jpg") == b"a b"
-
-
-def test_label_files_beside_it(store, photos, tmp_path):
-    store.put(photos, "photos")
-    boxes = "image,xmin,ymin,xmax,ymax,class\n"
-    boxes += "".join(f"{p.parent.name}/{p.name},1,1,9,9,leaf\n" for p in photos.glob("*/*/*.jpg"))
-    store.files["photos/train/boxes.csv"] = boxes.encode()
-    given = [*SMALL, "dataset/annotations=boxes_csv", "task=detection", "dataset.val_fraction=0.2",
-             f"dataset.storage.path=s3://{BUCKET}/photos/train",
-             "dataset.annotations.path=boxes.csv"]  # fmt: skip
-    with build_loader(compose(given), "train") as loader:
-        batch = next(iter(loader))
-    assert all(len(each) for each in batch["boxes"])
 
 
 def test_credentials_stand_nowhere(store, photos, tmp_path, caplog):

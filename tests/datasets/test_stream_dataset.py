@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import pickle
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,11 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.contracts import StreamDataset
+from penstock.core.contracts import Source, StreamDataset
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.records.splits import StorageRecipe
 from penstock.datasets.streams.dataset import LaneStreamDataset, open_stream
-from penstock.datasets.streams.lanes import ShardItems
 from penstock.datasets.streams.sources import GeneratorSource
 from penstock.pipeline.loader.digest import row_digests
 from penstock.transforms.decode.raw import RawDecoder
@@ -42,10 +39,9 @@ def fields(key: str) -> dict[str, Any]:
     return {"key": key, **image_of(key)}
 
 
-class Sizes:
+class Sizes(Source):
     """Shards of given sizes; a bad record where `bad` says so."""
 
-    reopens = True
     opened: set[int] | None = None
 
     def __init__(self, sizes: list[int], bad: tuple[str, ...] = ()) -> None:
@@ -58,18 +54,12 @@ class Sizes:
     def shards(self, epoch: int) -> range:
         return range(len(self.sizes))
 
-    def open(self, shard: int) -> Any:
+    def read(self, shard: int, start: int) -> Any:
         if self.opened is not None:
             self.opened.add(shard)
         keys = [f"{shard}-{number}" for number in range(self.sizes[shard])]
-        items = (
-            BadRecord(-1, k, "spoilt") if k in self.bad else Record(-1, k, image_of(k))
-            for k in keys
-        )
-        return ShardItems(items, close=lambda: None)
-
-    def load(self, item: Any) -> Any:
-        return item
+        for k in keys[start:]:
+            yield BadRecord(-1, k, "spoilt") if k in self.bad else Record(-1, k, image_of(k))
 
     def fingerprint(self) -> str:
         return f"{self.sizes}"
@@ -99,29 +89,6 @@ def keys_of(loader: Any) -> list[str]:
         for key, valid in zip(batch["key"], batch["valid"].tolist(), strict=True)
         if valid
     ]
-
-
-@pytest.mark.parametrize(
-    "way",
-    [
-        {"engine": "threads", "num_workers": 3},
-        {
-            "engine": "processes",
-            "num_workers": 2,
-            "processes": 2,
-            "multiprocessing_context": "fork",
-        },
-        {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
-        {"engine": None},
-    ],
-    ids=str,
-)
-def test_all_ways_to_run_give_the_same_batches(way):
-    with make_loader(stream(SIZES)) as loader:
-        expected = [digests(loader) for _ in range(3)]
-    assert len({digest for epoch in expected for digest in epoch}) == 15, "epochs differ"
-    with make_loader(stream(SIZES), **way) as loader:
-        assert [digests(loader) for _ in range(3)] == expected
 
 
 def test_an_epoch_is_every_record_once_in_another_order():
@@ -315,16 +282,16 @@ def test_bad_records_keep_their_positions():
 class Cut(Sizes):
     """Damage ends the last shard."""
 
-    def open(self, shard: int) -> Any:
-        damage = BadRecord(-1, "damage", "what comes behind it is lost", ends_shard=True)
-        last = [damage] if shard == len(self.sizes) - 1 else []
-        return ShardItems(chain(super().open(shard), last), close=lambda: None)
+    def read(self, shard: int, start: int) -> Any:
+        yield from super().read(shard, start)
+        if shard == len(self.sizes) - 1:
+            yield BadRecord(-1, "damage", "the rest is lost", ends_shard=True)
 
 
 @pytest.mark.parametrize("val", [False, True])
 def test_damage_that_ends_a_shard_concerns_every_split(val, caplog):
     def dataset(**changes: Any) -> LaneStreamDataset:
-        source: Any = Cut([9, 9])
+        source = Cut([9, 9])
         changes = {"keep": lambda key: (key in ("0-3", "1-4")) == val, **changes}
         return LaneStreamDataset(
             source, decode=RawDecoder(), transform=Noise(), seed=0, **{"lanes": 2, **changes}
@@ -335,7 +302,7 @@ def test_damage_that_ends_a_shard_concerns_every_split(val, caplog):
         assert loader.stats.bad_samples == 1
     with make_loader(dataset(lanes=1, shuffle=False), batch_size=16, drop_last=True) as loader:
         keys_of(loader)
-        assert "sizes: 'damage': what comes behind it is lost" in caplog.text
+        assert "sizes: 'damage': the rest is lost" in caplog.text
 
 
 def test_what_is_read_once_is_read_by_one_and_from_its_beginning():
@@ -423,14 +390,6 @@ def test_a_generator_that_fails_or_gives_nonsense_says_where():
         list(failed)
     with loader(gaps) as some:
         assert keys_of(some) == ["a", "b"] and some.stats.bad_samples == 1
-
-
-def test_it_pickles_while_it_is_read():
-    dataset = stream(SIZES)
-    items = dataset.open(0, 0)
-    next(items)
-    copy = pickle.loads(pickle.dumps(dataset))
-    assert [item.key for item in copy.open(0, 1)] == [item.key for item in items]
 
 
 def _reading() -> set[threading.Thread]:

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from penstock import compose
-from penstock.datasets.demo.sequences import MOTIFS, demo_sequences_path, draw_sequence
+from penstock.datasets.demo.sequences import MOTIFS, SEQUENCES, draw_sequence
 from penstock.pipeline.build import build_loader
 from penstock.pipeline.learning.networks import SequenceCnn
 from penstock.pipeline.loader.digest import batch_digest, row_digests
@@ -21,7 +21,7 @@ from penstock.pipeline.training.job import train
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory) -> Path:
     path = tmp_path_factory.mktemp("sequences")
-    demo_sequences_path("parquet", path)
+    SEQUENCES.path("parquet", path)
     return path
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.datasets.demo.tables import COUNTS, STORAGES, TABLES, draw_table, table_path
+from penstock.datasets.demo import made_here
+from penstock.datasets.demo.tables import COUNTS, STORAGES, TABLES, draw_table
 from penstock.datasets.storages.checks import GENERATED
 from penstock.pipeline.build import build_loader, open_storage
 from penstock.pipeline.config.compose import compose
@@ -120,16 +121,16 @@ def test_a_stream_needs_the_figures_of_a_run(data_dir):
 def test_generated_tables_are_made_for_some_storages(tmp_path):
     assert {"demo", "demo_sequences", "demo_sounds", *TABLES} == set(GENERATED)
     for storage in STORAGES:
-        path = table_path("demo_prices", storage, tmp_path)
-        assert table_path("demo_prices", storage, tmp_path) == path
+        path = made_here("demo_prices", storage, tmp_path)
+        assert made_here("demo_prices", storage, tmp_path) == path
         config = compose(["task=regression", f"dataset/storage={storage}", f"data_dir={tmp_path}",
                           "dataset.storage.path=demo_prices"])  # fmt: skip
         storage_of_train = open_storage(config, "train")
         [record] = storage_of_train.read(np.array([7]))
         assert record.fields["price"] == draw_table("train")["price"][7]
         assert "label" not in record.fields
-    with pytest.raises(ValueError, match="no such table for the storage 'lmdb'"):
-        table_path("demo_table", "lmdb", tmp_path)
+    with pytest.raises(ValueError, match=r"'lmdb'.*dataset=csv"):
+        made_here("demo_table", "lmdb", tmp_path)
 
 
 def test_a_resumed_run_refuses_other_figures(data, tmp_path):

@@ -91,6 +91,9 @@ class AudioDecoder:
 class PendingClip:
     """Stand in a sample for audio of which an excerpt is decoded once that is known.
 
+    Attributes:
+        rate: The file's samples a second.
+
     Args:
         content: The file.
         sample_rate: Samples a second that are wanted.
@@ -105,13 +108,13 @@ class PendingClip:
         self._content = content
         self._wanted_rate = sample_rate
         with self._opened() as file:
-            self._frames, self._rate = file.frames, file.samplerate
+            self._frames, self.rate = file.frames, file.samplerate
         if self._frames < 1:
             raise RecordError("the audio file has no samples")
 
     def __len__(self) -> int:
         """Samples at the rate that is wanted."""
-        return max(1, self._frames * self._wanted_rate // self._rate)
+        return max(1, self._frames * self._wanted_rate // self.rate)
 
     def whole(self) -> NDArray[np.float32]:
         """Decode all of it, float32 [T]."""
@@ -128,9 +131,9 @@ class PendingClip:
             RecordError: What had to be decoded is damaged.
         """
         # The places before resampling at which a sample of one rate is one of the other.
-        common = math.gcd(self._rate, self._wanted_rate)
-        step, wanted_step = self._rate // common, self._wanted_rate // common
-        context = math.ceil(self._rate * _CONTEXT_S) if step != wanted_step else 0
+        common = math.gcd(self.rate, self._wanted_rate)
+        step, wanted_step = self.rate // common, self._wanted_rate // common
+        context = math.ceil(self.rate * _CONTEXT_S) if step != wanted_step else 0
         first = max(0, start * step // wanted_step - context) // step * step
         last = min(self._frames, -(-(start + length) * step // wanted_step) + context)
         samples = self._resampled(self._decoded(first, last - first))
@@ -140,11 +143,11 @@ class PendingClip:
         return np.pad(found, (0, missing), mode="edge") if missing else found
 
     def _resampled(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        if self._rate == self._wanted_rate:
+        if self.rate == self._wanted_rate:
             return samples
         import soxr
 
-        changed: NDArray[np.float32] = soxr.resample(samples, self._rate, self._wanted_rate)
+        changed: NDArray[np.float32] = soxr.resample(samples, self.rate, self._wanted_rate)
         return changed
 
     def _decoded(self, first: int, count: int) -> NDArray[np.float32]:

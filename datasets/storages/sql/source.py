@@ -8,12 +8,11 @@ from typing import Annotated, NamedTuple
 import numpy as np
 from annotated_types import Ge, Gt
 
-from penstock.core.contracts import SourceCapabilities
+from penstock.core.contracts import Source
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.storages.sql.storage import TIMEOUT_S, Row, SqlStorage
 from penstock.datasets.storages.sql.table import FieldType
-from penstock.datasets.streams.lanes import ShardItems
 
 _PAGE_ROWS = 64
 
@@ -27,7 +26,7 @@ class RowItem(NamedTuple):
 
 
 @register("source", "sql")
-class SqlSource:
+class SqlSource(Source):
     """Rows of a database in the order of their keys, a shard for each `shard_rows` of them.
 
     The rows are listed as for ``dataset=sql``. So shards are counted, and positions stay the same
@@ -49,8 +48,6 @@ class SqlSource:
         timeout_s: Seconds that the server may compute for a statement.
         shard_rows: Rows of a shard; the order of an epoch depends on it.
     """
-
-    reopens = True
 
     def __init__(
         self,
@@ -77,49 +74,36 @@ class SqlSource:
         except ValueError as error:
             raise ValueError(str(error).replace("dataset.storage.", "dataset.source.")) from error
         self._shard_rows = shard_rows
+        self.class_names = self._storage.index.class_names
 
     def __str__(self) -> str:
         return str(self._storage)
-
-    @property
-    def max_record_bytes(self) -> int:
-        """The most bytes that a record may have."""
-        return int(self._storage.max_record_bytes)
-
-    @max_record_bytes.setter
-    def max_record_bytes(self, most: int) -> None:
-        self._storage.max_record_bytes = most
-
-    @property
-    def capabilities(self) -> SourceCapabilities:
-        """Declare the class names, and the number of rows of each shard."""
-        counts = {shard: shard[1] - shard[0] for shard in self.shards(0)}
-        return SourceCapabilities(class_names=self._storage.index.class_names, counts=counts)
 
     def shards(self, epoch: int) -> Sequence[tuple[int, int]]:
         """List the ranges of rows: the first, and the one behind the last."""
         count, step = len(self._storage), self._shard_rows
         return [(start, min(start + step, count)) for start in range(0, count, step)]
 
-    def open(self, shard: tuple[int, int]) -> ShardItems:
-        """Read the rows of a shard."""
-        items = self._rows(*shard)
-        return ShardItems(items, close=items.close)
+    def count(self, shard: tuple[int, int]) -> int:
+        """Count the rows of a shard."""
+        return shard[1] - shard[0]
+
+    def read(self, shard: tuple[int, int], start: int) -> Generator[RowItem]:
+        """Read the rows of a shard, some at a time."""
+        index, stop = self._storage.index, shard[1]
+        for first in range(shard[0] + start, stop, _PAGE_ROWS):
+            places = np.arange(first, min(first + _PAGE_ROWS, stop))
+            raw = index.raw_keys(places)
+            rows = self._storage.rows(raw)
+            for place, key, one in zip(places.tolist(), index.keys(places), raw, strict=True):
+                yield RowItem(key, place, rows.get(one))
 
     def load(self, item: RowItem) -> Record | BadRecord:
         """Make the record of a row; a damaged, missing or changed row is a bad record."""
+        self._storage.max_record_bytes = self.max_record_bytes
         [record] = self._storage.made(np.array([item.place]), [item.row])
         return record
 
     def fingerprint(self) -> str:
         """Hash of keys, labels and sizes, and of how many rows are a shard."""
         return f"{self._storage.fingerprint()} {self._shard_rows}"
-
-    def _rows(self, start: int, stop: int) -> Generator[RowItem]:
-        index = self._storage.index
-        for first in range(start, stop, _PAGE_ROWS):
-            places = np.arange(first, min(first + _PAGE_ROWS, stop))
-            raw = index.raw_keys(places)
-            rows = self._storage.rows(raw)
-            for place, key, one in zip(places.tolist(), index.keys(places), raw, strict=True):
-                yield RowItem(key, place, rows.get(one))

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from functools import partial
+from typing import Annotated, NamedTuple, NoReturn
 
 from annotated_types import Ge, Gt
 
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, RecordError, too_large
-from penstock.datasets.files.access import OpenFiles
+from penstock.datasets.files.access import OpenFiles, RangeFile
 from penstock.datasets.files.byte_streams import ByteStream, StreamError
 from penstock.datasets.storages.webdataset.headers import CutShort, iter_members
 from penstock.datasets.storages.webdataset.layout import (
@@ -20,16 +22,44 @@ from penstock.datasets.storages.webdataset.layout import (
     iter_samples,
     split_name,
 )
-from penstock.datasets.streams.byte_source import ByteSource, FoundShards
+from penstock.datasets.streams.byte_source import ByteSource
+
+
+class Content(NamedTuple):
+    """A member's content, or its place in a plain file, and its checksum if the archive has one."""
+
+    value: bytes | None
+    offset: int
+    size_bytes: int
+    crc32: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class TarItem:
+    """One sample of an archive: its key, and its contents by extension."""
+
+    key: str
+    members: dict[str, Content]
+    archive: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Opens shards by path; a shard that changed since it was found raises."""
+
+    root: str
+    marks: Mapping[str, tuple[int, int | str]]
+
+    def open(self, name: str) -> RangeFile:
+        return RangeFile(name, root=self.root, mark=self.marks.get(name))
 
 
 @register("source", "webdataset")
 class WebDatasetSource(ByteSource):
     """Tar archives of samples, each read from its start to its end.
 
-    Members that stand beside each other and have one key are a sample, as in the webdataset
-    library. From plain files, also from those, only headers are read here, and workers read the
-    content of their samples from its place.
+    Adjacent members with one key are a sample, as in the webdataset library. Of plain files only
+    the headers are read here; workers read the content of their samples.
 
     Args:
         path: A ``.tar``, ``.tar.gz`` or ``.tar.zst`` file, a folder of them, a pattern with ``*``
@@ -37,8 +67,8 @@ class WebDatasetSource(ByteSource):
             ``tcp://host:port``, ``unix:/path``; or ``-``, the standard input.
         fields: Extensions by field, such as ``{image: "jpg;png", label: cls}``; None: each
             extension is the field that is usual for its kind.
-        classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
-            the folder. A stream cannot be looked through for them.
+        classes: Class names by id, or their number; None: the lines of ``classes.txt`` in the
+            folder.
         timeout_s: Seconds that a command or a socket may take for its next byte.
     """
 
@@ -59,16 +89,53 @@ class WebDatasetSource(ByteSource):
             timeout_s=timeout_s,
         )
         self._fields = SampleFields(fields, setting="dataset.source.fields")
-        self._opened = OpenFiles(FoundShards(self.root, self._marks))
+        self._opened = OpenFiles(_Found(self.root, self._marks))
 
-    def open(self, shard: str) -> TarShard:
-        """Read an archive."""
-        return TarShard(
-            self._stream(shard), takes=self._fields.takes, max_bytes=self.max_record_bytes
-        )
+    def read(self, shard: str, start: int) -> Generator[TarItem | BadRecord]:
+        """Read the samples of an archive; a bad record follows where damage ends it.
+
+        Only headers are read of a plain file. Other streams are read whole, and unwanted content
+        is dropped. Archives that were joined end to end are all read.
+
+        Raises:
+            StreamError: It broke off, stalled, or its command failed.
+        """
+        with closing(self._stream(shard)) as stream:
+            begin = stream.offset
+            try:
+                for key, members in iter_samples(self._members(stream)):
+                    found = {name: each for name, contents in members.items() for each in contents}
+                    yield TarItem(key.decode("utf-8", "backslashreplace"), found, stream.name)
+                    begin = stream.offset
+            except RecordError as error:
+                cause = f"between byte {begin:,} and {stream.offset:,}: {error}"
+                cause += "; the rest of this shard is lost"
+                yield BadRecord(-1, stream.name, cause, ends_shard=True)
+
+    def _members(self, stream: ByteStream) -> Iterator[tuple[bytes, bytes, list[Content]]]:
+        """Yield the name and owner of each member, and a list that its wanted content goes into.
+
+        A sample is complete when the next header is read. So the caller's next step reads the
+        content of a member.
+        """
+        try:
+            for member in iter_members(partial(_read_at, stream)):
+                contents: list[Content] = []
+                yield member.name, member.owner, contents
+                parts = split_name(member.name)
+                if parts is None or not self._fields.takes(extension_text(parts[1])):
+                    continue
+                value = None
+                if stream.size is None and member.size_bytes <= self.max_record_bytes:
+                    value = _read_at(stream, member.offset, member.size_bytes)
+                    if (missing := member.size_bytes - len(value)) > 0:
+                        _refuse_end(stream, missing)
+                contents.append(Content(value, member.offset, member.size_bytes, member.crc32))
+        except CutShort as error:
+            _refuse_end(stream, error.missing_bytes)
 
     def load(self, item: TarItem) -> Record | BadRecord:
-        """Make the record of a sample; one that is damaged is a bad record."""
+        """Make the record of a sample; damage makes a bad record."""
         try:
             members = {name: self._bytes(item, name) for name in item.members}
             fields = self._fields.read(members)
@@ -91,133 +158,19 @@ class WebDatasetSource(ByteSource):
         return value
 
 
-class Content(NamedTuple):
-    """A member's content, or where that lies in a plain file.
-
-    Attributes:
-        value: The content; None: it is still to be read.
-        offset: Where it begins.
-        size_bytes: How long it is.
-        crc32: Its checksum, where the archive has one.
-    """
-
-    value: bytes | None
-    offset: int
-    size_bytes: int
-    crc32: int | None
+def _read_at(stream: ByteStream, offset: int, size_bytes: int) -> bytes:
+    """Read up to `size_bytes` at a place ahead."""
+    gap = offset - stream.offset
+    if (found := stream.skip(gap)) < gap:
+        _refuse_end(stream, gap - found)
+    return stream.read(size_bytes)
 
 
-@dataclass(frozen=True, slots=True)
-class TarItem:
-    """One sample of an archive, not decoded.
-
-    Attributes:
-        key: The key, as text.
-        members: Content by extension.
-        archive: The file that contents lie in.
-    """
-
-    key: str
-    members: dict[str, Content]
-    archive: str
-
-
-class TarShard:
-    """Read the samples of an archive, in order.
-
-    From a plain file only the headers are read; what else there is, a command's output for
-    example, is read as it comes, and dropped where it is passed over. What comes behind the end
-    mark is read too: archives that were put one behind the other are all there.
-
-    Args:
-        stream: The archive's bytes; closed with this.
-        takes: Which extensions are wanted; the content of others is passed over.
-        max_bytes: So is content of more bytes.
-    """
-
-    def __init__(self, stream: ByteStream, *, takes: Callable[[str], bool], max_bytes: int) -> None:
-        self._stream = stream
-        self._max_bytes = max_bytes
-        self._takes = takes
-        self._passing = False
-        self._samples = iter_samples(self._members())
-        self._ended = False
-
-    def __iter__(self) -> Iterator[TarItem | BadRecord]:
-        return self
-
-    def __next__(self) -> TarItem | BadRecord:
-        """Read the next sample; a bad record where damage ends the archive.
-
-        Raises:
-            StreamError: It broke off, stalled, or its command failed.
-        """
-        if self._ended:
-            raise StopIteration
-        stream, start = self._stream, self._stream.offset
-        try:
-            key, members = next(self._samples)
-        except StopIteration:
-            self._ended = True
-            raise
-        except RecordError as error:
-            self._ended = True
-            cause = f"between byte {start:,} and {stream.offset:,}: {error}"
-            cause += "; what comes behind it in this shard is lost"
-            return BadRecord(-1, stream.name, cause, ends_shard=True)
-        found = {name: content for name, contents in members.items() for content in contents}
-        return TarItem(key.decode("utf-8", "backslashreplace"), found, stream.name)
-
-    def skip(self, count: int) -> int:
-        """Pass over so many samples without reading their content; how many there were."""
-        self._passing = True
-        try:
-            for passed in range(count):
-                if next(self, None) is None:
-                    return passed
-            return count
-        finally:
-            self._passing = False
-
-    def close(self) -> None:
-        """Close the stream."""
-        self._stream.close()
-
-    def _members(self) -> Iterator[tuple[bytes, bytes, list[Content]]]:
-        """Name and owner of each member, and a list that its content is put in if it is wanted.
-
-        A sample is complete when the header behind it was read. So what is done with the content
-        of that next member is settled only then, when the next but one is asked for: whether it is
-        read or passed over.
-        """
-        try:
-            for member in iter_members(self._read_at):
-                contents: list[Content] = []
-                yield member.name, member.owner, contents
-                parts = split_name(member.name)
-                if self._passing or parts is None or not self._takes(extension_text(parts[1])):
-                    continue
-                value = None
-                if self._stream.size is None and member.size_bytes <= self._max_bytes:
-                    value = self._read_at(member.offset, member.size_bytes)
-                    if (missing := member.size_bytes - len(value)) > 0:
-                        self._refuse_end(missing)
-                contents.append(Content(value, member.offset, member.size_bytes, member.crc32))
-        except CutShort as error:
-            self._refuse_end(error.missing_bytes)
-
-    def _read_at(self, offset: int, size_bytes: int) -> bytes:
-        """Read the bytes at a place that lies ahead, as many of them as there are."""
-        gap = offset - self._stream.offset
-        if (found := self._stream.skip(gap)) < gap:
-            self._refuse_end(gap - found)
-        return self._stream.read(size_bytes)
-
-    def _refuse_end(self, missing: int) -> None:
-        """Say that the archive was cut off; what a command or socket sends may not even be."""
-        if self._stream.may_break_off:
-            raise StreamError(
-                f"{self._stream.name}: ended after {self._stream.offset:,} bytes, "
-                f"at least {missing:,} bytes too early: it broke off"
-            )
-        raise RecordError(f"the archive ends at least {missing:,} bytes too early; copy it again")
+def _refuse_end(stream: ByteStream, missing: int) -> NoReturn:
+    """Raise because an archive is cut off: a connection may have failed, a file is damaged."""
+    if stream.may_break_off:
+        raise StreamError(
+            f"{stream.name}: ended after {stream.offset:,} bytes, at least {missing:,} bytes too "
+            f"early: it broke off"
+        )
+    raise RecordError(f"the archive ends at least {missing:,} bytes too early; copy it again")

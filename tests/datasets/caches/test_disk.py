@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
 import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,12 +15,11 @@ import pytest
 from penstock.datasets.caches.disk import open_disk_cache
 from penstock.datasets.storages.csv import CsvStorage
 from penstock.transforms.decode.image import ImageDecoder
-from tests.cached_records import BAD, EXPECTED, Numbered, Records
+from tests.cached_records import BAD, EXPECTED, Records
 from tests.contracts.storage import check_storage, summary
 from tests.memory_storage import MemoryStorage
 from tests.photographs import photograph
 
-FORK = multiprocessing.get_context("fork")
 EVERY = np.arange(12)
 
 
@@ -75,61 +72,12 @@ def test_images_of_another_place_are_another_cache(folder, tmp_path):
     assert found == [b"v1v1v1v1", b"v2v2v2v2"]
 
 
-def test_a_record_is_kept_once_whoever_missed_it(folder):
-    one, other = (open_disk_cache(Records(), path=str(folder)) for _ in range(2))
-    both = np.concatenate([EVERY, EVERY])
-    one.read(both)
-    size = one.store.path.stat().st_size
-    entries = [(int(i), entry) for i, entry in zip(EVERY, one.store.get_all(EVERY), strict=True)]
-    assert sum(len(entry or b"") for _, entry in entries) < size
-    other.read(EVERY)
-    other.store.put_all([(i, Raw(entry)) for i, entry in entries if entry])
-    assert one.store.path.stat().st_size == size
-
-
-class Raw:
-    """An entry as it lies in the file."""
-
-    def __init__(self, content: bytes) -> None:
-        self.parts, self.size_bytes = [content], len(content)
-
-
-def test_zeros_are_no_entry(folder):
-    cache = filled(folder)
-    path = cache.store.path
-    content = path.read_bytes()
-    start = content.index(b"penstock records") + len(b"penstock records")
-    closed(cache)
-    path.write_bytes(content[:start] + bytes(len(content) - start))
-    cache = open_disk_cache(Records(), path=str(folder))
-    records = cache.read(EVERY)
-    assert (records.hits, records.damaged) == (0, 11) and same_as_source(cache)
-
-
 def test_a_record_of_thousands_of_arrays(folder):
     rows = [np.arange(n % 5) for n in range(3000)]
     cache = open_disk_cache(MemoryStorage([{"rows": rows}]), path=str(folder))
     _, again = cache.read(np.array([0])), cache.read(np.array([0]))
     assert (again.hits, again.damaged) == (1, 0)
     assert all(map(np.array_equal, again[0].fields["rows"], rows))
-
-
-def test_threads_share_it(folder):
-    cache = filled(folder)
-    expected = summary(Records().read(EVERY))
-
-    def work(seed: int) -> bool:
-        order = np.random.default_rng(seed).permutation(12)
-        return summary(cache.read(order)) == [expected[i] for i in order.tolist()]
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(200)))
-    assert cache.read(EVERY).hits == 11
-
-
-def test_by_default_it_lies_in_the_users_cache_folder():
-    cache = open_disk_cache(Records())
-    assert Path(os.environ["XDG_CACHE_HOME"]) in cache.store.path.parents
 
 
 def test_other_data_other_decoding_and_another_place_are_other_caches(folder):
@@ -195,19 +143,6 @@ def test_what_is_damaged_is_dropped_counted_said_once_and_kept_anew(folder, capl
     assert cache.read(EVERY).hits == 11
 
 
-def test_a_file_that_is_damaged_is_deleted_and_made_anew(folder, caplog):
-    closed(filled(folder))
-    (path,) = folder.glob("*.records")
-    path.write_bytes(bytes(5000))
-    cache = open_disk_cache(Records(), path=str(folder))
-    with caplog.at_level(logging.WARNING):
-        assert [cache.read(EVERY).hits for _ in range(2)] == [0, 11]
-    assert caplog.text.count("is damaged") == 1
-    closed(cache)
-    closed(filled(folder))
-    assert open_disk_cache(Records(), path=str(folder)).read(EVERY).hits == 11
-
-
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
 def test_a_file_cut_short_gives_misses_and_never_a_signal(folder, share):
     for is_open in (True, False):
@@ -253,21 +188,3 @@ def test_a_folder_that_cannot_be_used_is_said_in_a_line(tmp_path):
         with pytest.raises(ValueError, match=r"^dataset\.cache\.path: .* cannot be") as caught:
             open_disk_cache(Records(), path=str(path))
         assert "\n" not in str(caught.value)
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_read_only_folder_is_said_in_a_line(tmp_path):
-    tmp_path.chmod(0o500)
-    with pytest.raises(ValueError, match=r"^dataset\.cache\.path: .* cannot be written"):
-        open_disk_cache(Records(), path=str(tmp_path / "caches"))
-
-
-def test_foreign_files_are_left_alone(folder):
-    folder.mkdir()
-    (folder / "notes.txt").write_text("mine")
-    for number in range(3):
-        storage = Numbered(number)
-        cache = open_disk_cache(storage, path=str(folder), max_bytes="2MB")
-        cache.read(np.arange(20))
-        closed(cache)
-    assert (folder / "notes.txt").read_text() == "mine"

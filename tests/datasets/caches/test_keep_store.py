@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import pickle
 import signal
 
 import numpy as np
@@ -99,11 +98,3 @@ def test_processes_that_are_killed_at_any_moment_harm_nobody():
     assert witness.exitcode is None, "it saw a damaged entry"
     witness.kill()
     witness.join()
-
-
-def test_one_process_has_one_object_for_an_area():
-    store = KeepStore(COUNT, 1 << 20)
-    copies = [pickle.loads(pickle.dumps(store)) for _ in range(3)]
-    assert all(copy._area is store._area for copy in copies)
-    assert put(copies[0], 4, 5000)
-    assert store.get(4).tobytes() == content(4, 5000)

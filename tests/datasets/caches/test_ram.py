@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import pickle
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -16,8 +12,6 @@ from penstock.core.sample import BadRecord
 from penstock.datasets.caches.limits import parse_bytes
 from penstock.datasets.caches.ram import open_ram_cache
 from penstock.datasets.map_dataset import MapDataset
-from penstock.datasets.storages.image_folder import ImageFolder
-from penstock.datasets.storages.memmap import MemmapStorage
 from penstock.transforms.decode.image import ImageDecoder
 from penstock.transforms.decode.raw import RawDecoder
 from penstock.transforms.decode.scaled import ScaledDecoder
@@ -46,35 +40,6 @@ def test_what_is_held_is_not_read_again_and_bad_records_are():
     assert str(cache) == str(storage)
 
 
-def _hit_rates(share: float, epochs: int = 12, n: int = 800) -> list[float]:
-    """Hits of shuffled epochs, with memory for a share of the records."""
-    rng = np.random.default_rng(1)
-    sizes = rng.integers(4000, 12_000, n)
-    storage = MemoryStorage([{"image": bytes(size)} for size in sizes.tolist()])
-    size_bytes = int(share * (sizes.sum() + 192 * n)) + 8192 + 8 * n
-    cache = open_ram_cache(storage, max_bytes=size_bytes)
-    rates = []
-    for _ in range(epochs):
-        records = [cache.read(part) for part in np.split(rng.permutation(n), 50)]
-        rates.append(sum(r.hits for r in records) / n)
-    return rates
-
-
-def test_half_of_the_memory_hits_half_of_the_time_over_shuffled_epochs():
-    assert np.mean(_hit_rates(0.5)[1:]) == pytest.approx(0.5, abs=0.02)
-    assert min(_hit_rates(1.05, epochs=3)[1:]) == 1.0
-
-
-def test_records_that_are_drawn_more_often_are_held():
-    rng = np.random.default_rng(0)
-    storage = MemoryStorage([{"image": bytes(8000)} for _ in range(600)])
-    weights = 1 / np.arange(1.0, 601)
-    cache = open_ram_cache(storage, max_bytes="1MB")
-    for _ in range(60):
-        records = cache.read(rng.choice(600, 200, p=weights / weights.sum()))
-    assert records.hits > 120  # of a fifth of the records, with two thirds of the weight
-
-
 def test_no_more_memory_is_taken_than_allowed():
     storage = MemoryStorage([{"image": bytes([i % 256]) * 50_000} for i in range(200)])
     cache = open_ram_cache(storage, max_bytes="2MB")
@@ -85,19 +50,6 @@ def test_no_more_memory_is_taken_than_allowed():
     shm = os.listdir("/dev/shm") if os.path.isdir("/dev/shm") else []
     # Other processes of this machine may have semaphores there.
     assert not [name for name in shm if "penstock" in name and not name.startswith("sem.")]
-
-
-def test_threads_share_it():
-    storage = MemoryStorage([{"image": bytes([i]) * (100 * i)} for i in range(200)])
-    cache = open_ram_cache(storage, max_bytes=900_000)
-    every = summary(storage.read(np.arange(200)))
-
-    def work(seed: int) -> bool:
-        order = np.random.default_rng(seed).permutation(200)
-        return summary(cache.read(order)) == [every[i] for i in order.tolist()]
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(work, range(60)))
 
 
 IMAGES = {
@@ -187,40 +139,6 @@ def test_records_that_cannot_be_packed_pass_and_it_is_said_once(caplog):
     assert caplog.text.count("is not kept") == 1
 
 
-def test_columns_are_passed_on_and_a_map_is_better_left_alone(tmp_path, caplog):
-    np.save(tmp_path / "images.npy", np.arange(5 * 12, dtype=np.uint8).reshape(5, 2, 2, 3))
-    storage = MemmapStorage(str(tmp_path))
-    with caplog.at_level(logging.WARNING):
-        cache = open_ram_cache(storage, max_bytes="1MB")
-    assert "dataset/cache=none is better" in caplog.text
-    indices = np.array([3, 0, 3])
-    columns = cache.capabilities.columns
-    assert columns.fields == ("image",)
-    taken = columns.take(indices, ["image"])["image"]
-    assert np.array_equal(taken, storage.take(indices, ["image"])["image"])
-    data = MapDataset(cache, decode=RawDecoder(), transform=_Unchanged(), seed=0)
-    assert data.capabilities.columns
-
-
-class _Unchanged:
-    capabilities = TransformCapabilities(unchanged=True)
-
-    def __call__(self, sample, rng):
-        return sample
-
-
-def test_an_image_folder_through_it_pickles_small_and_stays_shared(tmp_path):
-    for i in range(20):
-        (tmp_path / f"{i % 2}").mkdir(exist_ok=True)
-        (tmp_path / f"{i % 2}" / f"{i}.jpg").write_bytes(photograph(30 + i, 40))
-    cache = open_ram_cache(ImageFolder(str(tmp_path)), max_bytes="4MB")
-    copy = pickle.loads(pickle.dumps(cache))
-    assert copy.read(np.arange(20)).misses == 20
-    again = cache.read(np.arange(20))
-    assert again.hits == 20
-    assert summary(again) == summary([replace(r) for r in cache.base.read(np.arange(20))])
-
-
 @pytest.mark.parametrize(
     "given, expected",
     [("4GB", 4 * 10**9), ("1.5 MB", 1_500_000), ("2GiB", 2 << 30), ("300", 300), (77, 77),
@@ -240,13 +158,3 @@ def test_what_is_no_amount_is_said_in_a_line(given):
 def test_a_limit_that_the_table_alone_would_take():
     with pytest.raises(ValueError, match=r"max_bytes: 5,000 bytes.*allow more"):
         open_ram_cache(MemoryStorage([{"image": b""}] * 500), max_bytes=5000)
-
-
-def test_a_limit_above_what_there_is_is_lowered_and_said(caplog, monkeypatch):
-    monkeypatch.setattr("penstock.datasets.caches.ram.available_bytes", lambda: 10_000_000)
-    cache = open_ram_cache(MemoryStorage(fields()), max_bytes="1TB")
-    assert len(cache.store._area.memory) <= 9_000_000
-    assert "are available" in caplog.text
-    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
-    cache = open_ram_cache(MemoryStorage(fields()), max_bytes="40%")
-    assert 900_000 < len(cache.store._area.memory) <= 1_000_000

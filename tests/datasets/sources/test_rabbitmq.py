@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import os
 import pickle
 import threading
@@ -15,7 +14,6 @@ import numpy as np
 import pytest
 
 from penstock import compose
-from penstock.core.sample import BadRecord
 from penstock.datasets.files import reading_thread
 from penstock.datasets.files.reading_thread import read_ahead
 from penstock.datasets.sources import rabbitmq
@@ -90,15 +88,15 @@ def test_messages_come_in_order_and_wait_for_a_checkpoint(server, monkeypatch):
     server.put(100)
     source = RabbitSource(URL, queue=server.queue, label="label", count=60)
     again = pickle.loads(pickle.dumps(source))
-    first = list(source.open(server.queue))
+    first = list(source.read(server.queue, 0))
     assert [again.load(item).fields["image"] for item in first] == [
         PHOTO + b"%d" % n for n in range(60)
     ]
     assert again.load(first[4]).fields["label"] == 1
-    source.held(50)
-    second = list(islice(source.open(server.queue), 40))  # first those that went into no batch
+    source.acknowledge(50)
+    second = list(islice(source.read(server.queue, 0), 40))  # first those that went into no batch
     assert [item.value for item in second] == [PHOTO + b"%d" % n for n in range(50, 90)]
-    source.held(30)
+    source.acknowledge(30)
     del source
     gc.collect()
     assert eventually(lambda: server.left() == 100 - 50 - 30)
@@ -108,35 +106,17 @@ def test_messages_come_in_order_and_wait_for_a_checkpoint(server, monkeypatch):
 def test_an_epoch_ends_when_nothing_comes(server):
     server.put(3)
     source = RabbitSource(URL, queue=server.queue, idle_s=60)
-    reader = source.open(server.queue)
+    reader = source.read(server.queue, 0)
     assert len(list(islice(reader, 3))) == 3
     source.idle_s = 0.3
     assert list(reader) == []
-    reader = source.open(server.queue)
+    reader = source.read(server.queue, 0)
     with pytest.raises(QueueTrouble, match=r"no message within idle_s=0.3 s; have some published"):
         next(reader)
     source.idle_s = 60
     server.put(1)
+    reader = source.read(server.queue, 0)
     assert next(reader).value == PHOTO + b"0"
-
-
-@service
-def test_json_and_bad_messages(server):
-    values = [{"image": "", "label": 1}, {"label": "cow"}, [1], {"label": 0, "key": "k"}]
-    server.put(4, lambda n: json.dumps(values[n]).encode())
-    server.put(1, lambda n: bytes(90))
-    source = RabbitSource(URL, queue=server.queue, value="json", paths=[], classes=2, count=5)
-    source.max_record_bytes = 80
-    good, cow, no_object, last, large = [source.load(i) for i in source.open(server.queue)]
-    assert good.fields == {"image": "", "label": 1} and last.key == "k"
-    assert all(isinstance(each, BadRecord) for each in (cow, no_object, large))
-    assert "dataset.max_record_bytes=90" in large.cause
-    del source
-    gc.collect()
-    server.put(1)
-    lacks = RabbitSource(URL, queue=server.queue, label="lable", count=1)
-    [bad] = lacks.open(server.queue)
-    assert "no header 'lable'" in bad.cause
 
 
 def settled(source):
@@ -155,9 +135,9 @@ def settled(source):
 def test_a_connection_that_is_lost_gives_again_what_no_checkpoint_holds(server, proxy, caplog):
     server.put(30)
     source = RabbitSource(through(proxy), queue=server.queue, idle_s=60)
-    reader = source.open(server.queue)
+    reader = source.read(server.queue, 0)
     first = [item.value for item in islice(reader, 20)]
-    source.held(8)
+    source.acknowledge(8)
     settled(source)
     proxy.cut()
     rest, wanted = [], [PHOTO + b"%d" % n for n in range(8, 30)]
@@ -166,7 +146,7 @@ def test_a_connection_that_is_lost_gives_again_what_no_checkpoint_holds(server, 
     assert {*rest} == {*wanted}
     assert first == [PHOTO + b"%d" % n for n in range(20)]
     assert "the connection was lost" in caplog.text and "guest" not in caplog.text
-    source.held(20 + len(rest))
+    source.acknowledge(20 + len(rest))
     del source, reader
     gc.collect()
     assert not eventually(server.left, timeout_s=0.5)
@@ -174,11 +154,11 @@ def test_a_connection_that_is_lost_gives_again_what_no_checkpoint_holds(server, 
 
 @service
 def test_a_broker_that_stays_away_is_a_line(server, proxy, monkeypatch):
-    monkeypatch.setattr(rabbitmq, "_PATIENCE_S", 0.3)
+    monkeypatch.setattr(rabbitmq, "get_retry_s", lambda: 0.3)
     monkeypatch.setattr(rabbitmq, "_PAUSE_S", 0.05)
     server.put(3)
     source = RabbitSource(through(proxy), queue=server.queue)
-    reader = source.open(server.queue)
+    reader = source.read(server.queue, 0)
     assert next(reader).value == PHOTO + b"0"
     proxy.refuses = True
     proxy.cut()
@@ -190,7 +170,7 @@ def test_a_broker_that_stays_away_is_a_line(server, proxy, monkeypatch):
 def test_a_queue_that_is_deleted_is_a_line(server):
     server.put(1)
     source = RabbitSource(URL, queue=server.queue)
-    reader = source.open(server.queue)
+    reader = source.read(server.queue, 0)
     next(reader)
     server.channel.queue_delete(server.queue)
     with pytest.raises(QueueTrouble, match=r"the queue was deleted; declare it again"):
@@ -203,7 +183,7 @@ def test_closing_a_stream_that_waits_is_quick(server, monkeypatch):
     server.put(2)
     source = RabbitSource(URL, queue=server.queue)
     others = {*threading.enumerate()}
-    waiting = read_ahead(lambda: (yield from source.open(server.queue)))
+    waiting = read_ahead(lambda: (yield from source.read(server.queue, 0)))
     assert len(list(islice(waiting, 2))) == 2
     [reads] = [t for t in {*threading.enumerate()} - others if t.name == "penstock-stream"]
     waiting.close()
@@ -214,9 +194,9 @@ def test_closing_a_stream_that_waits_is_quick(server, monkeypatch):
 @pytest.mark.parametrize(
     ("url", "said"),
     [
-        ("amqp://guest:secret7@{host}/%2F", "Login was refused.*check user, password"),
+        ("amqp://guest:secret7@{host}/%2F", "Login was refused.*dataset.source.url"),
         ("amqp://guest:guest@{host}/none", "vhost none not found.*dataset.source.url"),
-        ("amqp://guest:guest@{host}/%2F", "no such queue.*correct dataset.source.queue"),
+        ("amqp://guest:guest@{host}/%2F", "no queue 'none'.*dataset.source.queue"),
     ],
 )
 def test_what_the_server_refuses_is_a_line(server, url, said):
@@ -231,13 +211,12 @@ def test_what_the_server_refuses_is_a_line(server, url, said):
     [
         ("amqp://guest:secret7@127.0.0.1:1/%2F", "cannot be reached: .*refused.*broker runs"),
         ("http://guest:secret7@host", "another scheme.*expected amqp://user"),
-        ("amqp://guest:secret7@host:port", "no address of a broker"),
-        ("amqp://guest:***@host", "password was left out.*env:RABBITMQ_URL"),
-        ("env:NOT_THERE", "no variable 'NOT_THERE'; type export"),
+        ("amqp://guest:secret7@host:port", "not the address of a broker"),
+        ("env:NOT_THERE", "'NOT_THERE' is not set; type export"),
     ],
 )
 def test_mistakes_are_a_line(url, said, monkeypatch):
-    monkeypatch.setattr(rabbitmq, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(rabbitmq, "get_retry_s", lambda: 0.1)
     monkeypatch.setattr(rabbitmq, "_PAUSE_S", 0.05)
     with pytest.raises(ValueError, match=said) as caught:
         RabbitSource(url, queue="none")
@@ -277,7 +256,7 @@ def test_what_demands_exactness_is_refused(server, tmp_path):
     server.put(8)
     with pytest.raises(ConfigError, match=r"(?s)lanes=1.*window: 9 given.*window=0"):
         compose([*typed(server, tmp_path), "dataset.shuffle_window=9", "dataset.lanes=2"])
-    with pytest.raises(ConfigError, match=r"dataset\.val_path: .other. given"):
+    with pytest.raises(ConfigError, match=r"dataset\.val_path: 'other'"):
         compose(typed(server, tmp_path, "dataset.val_path=other"))
     with pytest.raises(ValueError, match="read once and by one reader, and 2 ranks"):
         build_loader(compose(typed(server, tmp_path)), "train", rank=0, world_size=2)

@@ -35,9 +35,9 @@ def test_a_stream_of_an_sqlite_file_gives_its_rows_in_order(tmp_path):
     path = put_samples(tmp_path / "t.db", encoded)
     source = SqlSource(f"sqlite:///{path}", shard_rows=8)
     assert source.shards(0) == [(0, 8), (8, 16), (16, 20)]
-    assert [*source.capabilities.counts.values()] == [8, 8, 4]
-    assert source.capabilities.class_names == ("cat", "dog", "ürm")
-    with_items = [source.open(shard) for shard in source.shards(0)]
+    assert [source.count(shard) for shard in source.shards(0)] == [8, 8, 4]
+    assert source.class_names == ("cat", "dog", "ürm")
+    with_items = [source.read(shard, 0) for shard in source.shards(0)]
     records = [source.load(item) for reader in with_items for item in reader]
     assert summary(records) == summary(read_all(at(path)))
     assert source.fingerprint() != SqlSource(f"sqlite:///{path}", shard_rows=9).fingerprint()
@@ -53,7 +53,7 @@ def test_advice_for_a_stream_names_its_keys(tmp_path):
 def test_larger_records_are_bad_in_a_stream_too(tmp_path):
     path = put_samples(tmp_path / "t.db", [b"x" * 10, b"x" * 1000])
     recipe = StorageRecipe(SqlSource, {"url": f"sqlite:///{path}"}, max_record_bytes=500)
-    good, bad = (recipe.open().load(item) for item in recipe.open().open((0, 2)))
+    good, bad = (recipe.open().load(item) for item in recipe.open().read((0, 2), 0))
     assert good.fields["image"] == b"x" * 10
     assert "has 1,000 bytes, more than dataset.max_record_bytes=500" in bad.cause
 

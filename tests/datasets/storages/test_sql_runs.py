@@ -118,18 +118,26 @@ def test_a_stream_keeps_its_positions_while_the_table_changes(server):
     server.put("CREATE TABLE others (id INT PRIMARY KEY, label VARCHAR(9), a BLOB)",
                "INSERT INTO others SELECT id * 2, label, NULL FROM samples")  # fmt: skip
     source = SqlSource(server.url, table="others", shard_rows=70, types={"a": "array"})
-    assert [*source.capabilities.counts.values()] == [70, 70, 10]
+    assert [source.count(shard) for shard in source.shards(0)] == [70, 70, 10]
     server.put("DELETE FROM others WHERE id IN (0, 20, 22, 298)",
                "INSERT INTO others VALUES (7, 'new', NULL), (999, 'new', NULL)",
                "UPDATE others SET label = 'b' WHERE id = 24",
                "UPDATE others SET a = 'no array' WHERE id = 30")  # fmt: skip
-    items = [item for shard in source.shards(1) for item in source.open(shard)]
+    items = [item for shard in source.shards(1) for item in source.read(shard, 0)]
     records = [source.load(item) for item in items]
     assert [record.key for record in records] == [str(i * 2) for i in range(N)]
     bad = {record.key: record.cause[:21] for record in records if isinstance(record, BadRecord)}
     gone = dict.fromkeys(("0", "20", "22", "298"), "its row is gone")
     assert bad == gone | {"24": "column 'label' is 'b'", "30": bad["30"]}
     assert bad["30"].startswith("column 'a' ")
+
+
+def test_a_larger_record_is_bad_in_a_stream_too(server):
+    source = SqlSource(server.url, table="samples")
+    source.max_record_bytes = 100
+    causes = {getattr(source.load(item), "cause", "")[-45:] for item in source.read((0, 30), 0)}
+    assert len(causes) > 1 and "" in causes, "but for the one of 8 bytes"
+    assert all("dataset.max_record_bytes=" in cause for cause in causes - {""})
 
 
 @pytest.fixture(scope="module")
@@ -141,12 +149,12 @@ def large(server):
 def test_a_stream_that_is_closed_early_leaves_the_rest_unread(server, large):
     proxy = Proxy(server)
     source = SqlSource(server.through(proxy.port), table="large")
-    reader = source.open((0, 200))
+    reader = source.read((0, 200), 0)
     assert next(reader).key == "0"
     before = proxy.passed
     reader.close()
     assert proxy.passed - before < 20_000_000
-    assert sum(1 for _ in source.open((0, 200))) == 200
+    assert sum(1 for _ in source.read((0, 200), 0)) == 200
     proxy.close()
 
 
@@ -156,7 +164,7 @@ def test_a_slow_reader_gets_all_rows(server, large):
         server.put(f"ALTER DATABASE {own} SET idle_in_transaction_session_timeout = '100ms'")
     slow = SqlSource(server.url, table="large", timeout_s=1)
     slow.max_record_bytes = 500_000
-    for n, item in enumerate(slow.open((0, 200))):
+    for n, item in enumerate(slow.read((0, 200), 0)):
         assert item.key == str(n) and slow.load(item).fields["x"] == b"x" * 500_000
         time.sleep(0.01)
     assert n == 199
