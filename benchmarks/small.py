@@ -260,8 +260,6 @@ def main() -> None:
     import cv2
     import torch
 
-    from penstock.transforms.device.rows.gathered import compiled_rows
-
     torch.set_num_threads(1)
     cv2.setNumThreads(0)
     side, batch_size = options.raw or SIDE, 128 if options.raw else 512
@@ -274,9 +272,8 @@ def main() -> None:
         ways.clear()
         gc.collect()
     cores = len(os.sched_getaffinity(0))
-    numba = "with numba" if compiled_rows() else "without numba"
     machine = platform.processor() or platform.machine()
-    print(f"{machine}, {cores} cores, torch {torch.__version__}, {numba}")
+    print(f"{machine}, {cores} cores, torch {torch.__version__}")
     print(
         f"{count:,} images of {side} x {side}, batches of {batch_size}, {options.rounds} rounds\n"
     )

@@ -50,8 +50,6 @@ if TYPE_CHECKING:
 
 Allocate = Callable[[int], Any]
 """Gives writable memory of so many bytes, where a batch will be delivered."""
-Gather = Callable[["Array", "Int64Array", "Allocate | None"], "Array"]
-"""Gives the rows, int64 [n], of an array as an array of n rows, in memory of the third if any."""
 Sizes = Callable[["Int64Array"], "Array | None"]
 """Gives the memory that each record takes once it is read, integers [n]; None: unknown."""
 
@@ -152,20 +150,6 @@ class ColumnStorage(Storage, Protocol):
         """
 
 
-class GatheringStorage(ColumnStorage, Protocol):
-    """A storage whose fields lie in arrays as a whole, so that others can gather their rows."""
-
-    def take(
-        self,
-        indices: Int64Array,
-        fields: Collection[str],
-        *,
-        allocate: Allocate | None = None,
-        gather: Mapping[str, Gather] | None = None,
-    ) -> dict[str, Any] | None:
-        """Read columns; a field that `gather` names is what that gives of its array."""
-
-
 class Ranks(Protocol):
     """An array that crosses to other processes as the file that it lies in."""
 
@@ -180,7 +164,6 @@ class StorageCapabilities:
 
     Attributes:
         columns: Gives columns: the storage itself, or what it wraps.
-        gathering: Lets others gather rows of its arrays: the same one.
         held_bytes: Knows the memory of its records better than the index's ``size_bytes``:
             records that are views of a mapped file take none.
         shards: Gives the first record of each of its shards, int64 [s], ascending: what is best
@@ -192,7 +175,6 @@ class StorageCapabilities:
     """
 
     columns: ColumnStorage | None = None
-    gathering: GatheringStorage | None = None
     held_bytes: Sizes | None = None
     shards: Callable[[], Int64Array] | None = None
     reads_copies: bool = False
@@ -497,23 +479,6 @@ class BatchTransformCapabilities:
     group: int = 1
 
 
-class RowTransform(BatchTransform, Protocol):
-    """A batch transform that changes images and masks, each row by itself, and nothing else."""
-
-    def prepare(self) -> None:
-        """Get ready for `gathered`: called where the loader is made, before workers start."""
-
-    def gathered(
-        self,
-        positions: Int64Array,
-        epoch: int,
-        array: Array,
-        rows: Int64Array,
-        allocate: Allocate | None,
-    ) -> Array:
-        """Change the images `rows`, int64 [n], of `array`, at `positions`, int64 [n]."""
-
-
 # Dataset: positions to samples.
 
 
@@ -573,13 +538,10 @@ class ColumnDataset(StagedDataset, Protocol):
         epoch: int,
         *,
         allocate: Allocate | None = None,
-        gather: Callable[..., Array] | None = None,
     ) -> dict[str, Any] | None:
         """Make what ``fetch`` gives, a column per field: arrays [n, ...], lists of n, `Keys`.
 
-        None where samples must be made one by one. `allocate`: see `ColumnStorage.take`. Where
-        the dataset `gathers`, `gather` gives images and masks, called with ``positions``,
-        ``epoch`` and the arguments of a `Gather`.
+        None where samples must be made one by one. `allocate`: see `ColumnStorage.take`.
         """
 
 
@@ -590,7 +552,6 @@ class DatasetCapabilities:
     Attributes:
         staged: Reads apart: the dataset itself.
         columns: Gives whole batches: the dataset itself.
-        gathers: Lets ``fetch_columns`` be told how rows of images are gathered.
         drawing_from: Gives the same data with the other samples that its transform needs, as a
             sampler places them in an epoch; None where it needs none.
         held_bytes: Knows the memory that records take once they are read.
@@ -604,7 +565,6 @@ class DatasetCapabilities:
 
     staged: StagedDataset | None = None
     columns: ColumnDataset | None = None
-    gathers: bool = False
     drawing_from: Callable[[Sampler], Dataset] | None = None
     held_bytes: Sizes | None = None
     collate: Collate | None = None

@@ -20,7 +20,6 @@ from penstock.core.contracts import (
     DatasetCapabilities,
     Decoder,
     DecoderCapabilities,
-    Gather,
     Index,
     Sampler,
     Storage,
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
     from penstock.datasets.records.splits import Split, StorageRecipe
 
     Int64Array = NDArray[np.int64]
-
-_PIXELS = ("image", "mask")
-_PLACES = {"boxes", "keypoints"}
 
 
 class MapDataset:
@@ -68,13 +64,12 @@ class MapDataset:
         index: The metadata of the records.
     """
 
-    _fetches = _makes_samples = _makes_columns = False  # in a way of a subclass's own
+    _fetches = _makes_samples = False  # in a way of a subclass's own
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         own = vars(cls).keys()
         cls._fetches |= "fetch" in own
-        cls._makes_columns |= "fetch_columns" in own
         if {"fetch", "read", "finish"} & own:
             cls._makes_samples = "fetch_columns" not in own
 
@@ -115,7 +110,6 @@ class MapDataset:
         return DatasetCapabilities(
             staged=None if self._fetches else self,
             columns=self if columns else None,
-            gathers=columns is not None and columns.gathers and not self._makes_columns,
             drawing_from=self.drawing_from if self._partners else None,
             held_bytes=self._held_bytes(),
             global_random=self._global_random,
@@ -207,13 +201,10 @@ class MapDataset:
         epoch: int,
         *,
         allocate: Allocate | None = None,
-        gather: Callable[..., NDArray[Any]] | None = None,
     ) -> dict[str, Any] | None:
         """Take a batch, one take per field; see `core.contracts.ColumnDataset`."""
         assert self._columns is not None, "samples are made one by one"
-        if gather is not None:
-            gather = partial(gather, positions, epoch)
-        columns = self._columns(indices, allocate, gather)
+        columns = self._columns(indices, allocate)
         if columns is None:
             return None
         keys = self.index.key_column(indices)
@@ -241,23 +232,14 @@ class ColumnStage:
     ) -> None:
         assert stores.columns is not None
         self._storage: ColumnStorage = stores.columns
-        self._gathering = stores.gathering
         self._decode = decode
         self._decode_columns = None if decodes.unchanged else decodes.columns
         self._known: dict[str, str] | None = None
 
-    def __call__(
-        self, indices: Int64Array, allocate: Allocate | None, gather: Gather | None = None
-    ) -> dict[str, Any] | None:
-        """Take columns of a batch; `gather` gives those of images and masks, if any."""
+    def __call__(self, indices: Int64Array, allocate: Allocate | None) -> dict[str, Any] | None:
+        """Take columns of a batch."""
         names = self._names
-        wanted = set(names.values())
-        if gather is None:
-            taken = self._storage.take(indices, wanted, allocate=allocate)
-        else:
-            assert self._gathering is not None
-            gathers = {names[field]: gather for field in _PIXELS if field in names}
-            taken = self._gathering.take(indices, wanted, allocate=allocate, gather=gathers)
+        taken = self._storage.take(indices, set(names.values()), allocate=allocate)
         if taken is None:
             return None
         fields: dict[str, Any] | None = {new: taken[name] for new, name in names.items()}
@@ -269,13 +251,6 @@ class ColumnStage:
     def possible(self) -> bool:
         """Whether batches can be made so at all."""
         return bool(self._names)
-
-    @property
-    def gathers(self) -> bool:
-        """Whether images and masks are rows of arrays, unchanged, beside nothing that moves too."""
-        names = self._names.keys()
-        plain = self._decode_columns is None and "image" in names and not _PLACES & names
-        return plain and self._gathering is not None
 
     @property
     def _names(self) -> dict[str, str]:

@@ -213,14 +213,13 @@ class MixDataset:
         epoch: int,
         *,
         allocate: Callable[[int], Any] | None = None,
-        gather: Callable[..., NDArray[Any]] | None = None,
     ) -> dict[str, Any] | None:
         """Take a batch, in one take per field and source; see `core.contracts.ColumnDataset`."""
         parts = []
         for number, rows, own in self.index.by_source(indices):
             memory = allocate if rows.size == indices.size else None
             source = self._can[number].columns
-            assert source is not None and gather is None
+            assert source is not None
             columns = source.fetch_columns(own, positions[rows], epoch, allocate=memory)
             columns = columns and in_the_mix(columns, self.index.class_ids[number])
             if columns is None:

@@ -44,7 +44,6 @@ if TYPE_CHECKING:
         Callback,
         Dataset,
         Logger,
-        RowTransform,
         Sampler,
         Storage,
         Transform,
@@ -629,7 +628,7 @@ def build_device_transforms(
 
 def _divided(
     config: Config, split: Split, device: Any
-) -> tuple[RowTransform | None, list[BatchTransform]]:
+) -> tuple[BatchTransform | None, list[BatchTransform]]:
     """Build the steps of workers, or None, and those of the device.
 
     On the CPU workers do the first ones, as far as they only move pixels: there they would take

@@ -67,7 +67,6 @@ class Subset:
         base = self._can
         return StorageCapabilities(
             columns=self if base.columns else None,
-            gathering=self if base.gathering else None,
             held_bytes=self._held_bytes if base.held_bytes else None,
             shards=self._shards if base.shards else None,
             wraps=self.base,
@@ -108,10 +107,6 @@ class Subset:
         fields: Collection[str],
         *,
         allocate: Callable[[int], Any] | None = None,
-        **gather: Any,
     ) -> dict[str, NDArray[Any]] | None:
-        """Columns of the records at `indices`, int64 [n], numbered as in this subset.
-
-        `gather` is passed on to a base that can gather rows.
-        """
-        return self._columns().take(self._rows_at(indices), fields, allocate=allocate, **gather)
+        """Columns of the records at `indices`, int64 [n], numbered as in this subset."""
+        return self._columns().take(self._rows_at(indices), fields, allocate=allocate)

@@ -75,7 +75,6 @@ def _print_machine(config: Mapping[str, Any]) -> None:
     print(f"python {platform.python_version()} on {platform.system()} {platform.machine()}")
     print(", ".join(f"{name} {_version(name)}" for name in _PACKAGES))
     print(f"parts of JPEGs: {_region_decoder()}")
-    print(f"small images for the CPU: {_row_gatherer()}")
     print(f"cores this process may use, by affinity and quota: {cores} of {os.cpu_count()}")
     if os.path.isdir("/dev/shm"):
         usage = shutil.disk_usage("/dev/shm")
@@ -184,14 +183,6 @@ def _region_decoder() -> str:
     if decoder is None:
         return "no TurboJPEG 3, so more is decoded than a crop needs: pip install '.[regions]'"
     return f"by TurboJPEG 3, {decoder.path}"
-
-
-def _row_gatherer() -> str:
-    from penstock.transforms.device.rows.gathered import compiled_rows
-
-    if compiled_rows() is None:
-        return "no numba that fits, so they are moved once more each: pip install '.[compiled]'"
-    return f"shifted and mirrored while they are gathered, by numba {_version('numba')}"
 
 
 def _version(package: str) -> str:

@@ -24,7 +24,7 @@ from penstock.pipeline.loader.faults import BadSampleError, OnError, Replacer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from penstock.core.contracts import Allocate, Collate, Dataset, RowTransform, Sampler
+    from penstock.core.contracts import Allocate, BatchTransform, Collate, Dataset, Sampler
 
 
 class BatchComputer:
@@ -58,7 +58,7 @@ class BatchComputer:
         seed: int,
         on_error: OnError,
         imports: tuple[str, ...] = (),
-        steps: RowTransform | None = None,
+        steps: BatchTransform | None = None,
     ) -> None:
         self.can = Capabilities.of(dataset, sampler, collate)
         self.dataset: Any = dataset
@@ -67,10 +67,6 @@ class BatchComputer:
         self._collate = self.can.dataset.collate or collate
         self._by_sample = BySample(dataset, self.can.dataset)
         self._steps = steps
-        # Done where rows of images are gathered, in place of the batch that they make.
-        self._gathers = steps is not None and self.can.way == "columns" and self.can.dataset.gathers
-        if steps is not None and self._gathers:
-            steps.prepare()
         self._looked = False
         self._on_error = on_error
         self._replacer: Replacer | None = None
@@ -174,10 +170,9 @@ class BatchComputer:
         if dataset is None or stack is None or task.quarantined:
             return None
         start = time.perf_counter()
-        gather = {"gather": self._steps.gathered} if self._steps and self._gathers else {}
         with counted() as asked:
             columns = dataset.fetch_columns(
-                task.indices, task.positions, task.epoch, allocate=allocate, **gather
+                task.indices, task.positions, task.epoch, allocate=allocate
             )
         times.ask(asked)
         if columns is None:
@@ -188,8 +183,7 @@ class BatchComputer:
         times.collate += time.perf_counter() - taken
         valid = int(task.valid.sum())
         batch = self._completed(batch, task, task.valid.copy())
-        if not self._gathers:
-            batch = self._stepped(batch, times)
+        batch = self._stepped(batch, times)
         self.row_bytes = self.row_bytes or row_bytes(batch)
         return Delivery(task.number, batch, positions=valid, samples=valid, times=times)
 

@@ -52,7 +52,7 @@ from penstock.pipeline.loader.stream_readers import StreamReaders
 from penstock.pipeline.samplers.sequential import SequentialSampler
 
 if TYPE_CHECKING:
-    from penstock.core.contracts import Collate, Dataset, RowTransform, Sampler
+    from penstock.core.contracts import BatchTransform, Collate, Dataset, Sampler
     from penstock.core.sample import Batch
     from penstock.pipeline.loader.settings import LoaderSettings
 
@@ -190,7 +190,7 @@ class Loader:
         bad_samples_path: Path | None = None,
         imports: tuple[str, ...] = (),
         group: int = 1,
-        steps: RowTransform | None = None,
+        steps: BatchTransform | None = None,
         goes_on: Callable[[bool], bool] | None = None,
     ) -> None:
         keep_freed_memory()

@@ -14,7 +14,6 @@ from penstock.core.rng import batch_key
 from penstock.core.sample import Batch
 from penstock.transforms.device.rows.changes import RowChange, RowStep, refuse_fixed_fields
 from penstock.transforms.device.rows.draws import row_words
-from penstock.transforms.device.rows.gathered import ShiftAndMirror
 
 if TYPE_CHECKING:
     import torch
@@ -74,13 +73,7 @@ class RandomCrop(RowStep):
         return RowChange(
             lambda pixels, rows: self._cut(pixels, words()[rows]),
             lambda image, rows: self._gathered(image, words()[rows]),
-            self._as_gathered,
         )
-
-    def _as_gathered(self, height: int, width: int) -> ShiftAndMirror | None:
-        if self._reflect or self._size not in (None, (height, width)):
-            return None
-        return ShiftAndMirror(shift_key=self._key, padding=self._padding)
 
     def _room(self, image: Any) -> tuple[int, int, int, int]:
         """Height and width of the crop, and how many places there are for each."""

@@ -14,7 +14,6 @@ from penstock.core.rng import batch_key
 from penstock.core.sample import Batch
 from penstock.transforms.device.rows.changes import RowChange, RowStep, refuse_fixed_fields
 from penstock.transforms.device.rows.draws import row_words
-from penstock.transforms.device.rows.gathered import ShiftAndMirror
 
 if TYPE_CHECKING:
     import torch
@@ -61,7 +60,6 @@ class RandomFlip(RowStep):
         return RowChange(
             lambda pixels, rows: _flipped(pixels, flips()[rows]),
             lambda image, rows: _flipped_by_torch(image, flips()[rows]),
-            lambda height, width: ShiftAndMirror(mirror_key=self._key, below=self._below),
         )
 
 

@@ -20,7 +20,7 @@ from penstock.core.arrays import (
     same_count,
     taken_rows,
 )
-from penstock.core.contracts import Gather, StorageCapabilities
+from penstock.core.contracts import StorageCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.records.index import IndexContent
@@ -265,12 +265,8 @@ class MemmapStorage(IndexedStorage):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """It gives columns, and lets others gather rows: a subclass may have a `take` without."""
-        return StorageCapabilities(
-            columns=self,
-            gathering=self if type(self) is MemmapStorage else None,
-            held_bytes=self.held_bytes,
-        )
+        """It gives columns."""
+        return StorageCapabilities(columns=self, held_bytes=self.held_bytes)
 
     def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """No memory, int64 [n]: records are views of the map."""
@@ -282,11 +278,8 @@ class MemmapStorage(IndexedStorage):
         fields: Collection[str],
         *,
         allocate: Callable[[int], Any] | None = None,
-        gather: Mapping[str, Gather] | None = None,
     ) -> dict[str, NDArray[Any]]:
         """Records as columns, each gathered in one call; see `core.contracts.ColumnStorage`.
-
-        `gather` is as in `core.contracts.GatheringStorage`.
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.
@@ -296,8 +289,7 @@ class MemmapStorage(IndexedStorage):
         largest = max(arrays, key=lambda name: arrays[name].nbytes, default=None)
         columns = {}
         for name, array in arrays.items():
-            take = taken_rows if gather is None else gather.get(name, taken_rows)
-            columns[name] = take(array, rows, allocate if name == largest else None)
+            columns[name] = taken_rows(array, rows, allocate if name == largest else None)
         return columns
 
     def mark(self) -> dict[str, Any]:

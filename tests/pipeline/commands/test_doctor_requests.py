@@ -14,14 +14,12 @@ from penstock.datasets.storages.webdataset import WebDatasetWriter
 from penstock.datasets.writing import write_storage
 from penstock.pipeline.commands import doctor
 from penstock.pipeline.config.compose import configure
-from penstock.transforms.device.rows import gathered
 from tests.object_store import BUCKET, object_store
 
 
 @pytest.fixture
 def store(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(gathered, "compiled_rows", lambda: None)
     # Records that are too large to be asked for with the next one, so that each is a request.
     rng = np.random.default_rng(0)
     for number in range(80):

@@ -12,23 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.arrays import taken_rows
 from penstock.core.contracts import BatchTransform
 from penstock.core.sample import Batch
-from penstock.transforms.device.rows.gathered import (
-    MOST_PIXEL_BYTES,
-    ShiftAndMirror,
-    can_be_gathered,
-    compiled_rows,
-    gathered,
-)
 
 if TYPE_CHECKING:
     import torch
 
-    from penstock.core.contracts import Allocate
-
 _FIXED = ("boxes", "keypoints")
+_MOST_PIXEL_BYTES = 512  # channels of bytes that OpenCV mirrors
 _PIECE_BYTES = 2 << 20  # what a change wrote is near the core when the next one reads it
 
 
@@ -42,13 +33,10 @@ class RowChange:
     Attributes:
         pixels: Takes uint8 [n, H, W, C] in ordinary memory, and gives the like.
         tensors: Takes [n, H, W, ...] of any type on any device, and gives the like.
-        as_gathered: Describes it for images of a height and width, to be done while they are
-            gathered; None where it cannot be.
     """
 
     pixels: Callable[[NDArray[np.uint8], slice], NDArray[np.uint8]]
     tensors: Callable[[torch.Tensor, slice], torch.Tensor]
-    as_gathered: Callable[[int, int], ShiftAndMirror | None] = lambda height, width: None
 
 
 class RowStep(ABC):
@@ -154,7 +142,7 @@ def on_cpu(image: torch.Tensor) -> bool:
     """
     if image.device.type != "cpu" or not all(image.shape):
         return False
-    return image.itemsize * math.prod(image.shape[3:]) <= MOST_PIXEL_BYTES
+    return image.itemsize * math.prod(image.shape[3:]) <= _MOST_PIXEL_BYTES
 
 
 def _bytes_of(image: torch.Tensor) -> NDArray[np.uint8]:
@@ -184,51 +172,6 @@ class RowSteps:
     def __call__(self, batch: Batch) -> Batch:
         """Apply all steps; raises what they raise."""
         return changed_rows(batch, self._changes(batch))
-
-    def prepare(self) -> None:
-        """Load what is compiled: half a second, at first a whole one."""
-        compiled_rows()
-
-    def gathered(
-        self,
-        positions: NDArray[np.int64],
-        epoch: int,
-        array: NDArray[Any],
-        rows: NDArray[np.int64],
-        allocate: Allocate | None,
-    ) -> NDArray[Any]:
-        """Rows of a larger array as the steps change them.
-
-        Args:
-            positions: Where in the epoch the rows stand, int64 [n].
-            epoch: The epoch.
-            array: Images or masks, [N, H, W, ...]; need not lie in memory.
-            rows: Which of them, int64 [n], within 0 .. N - 1.
-            allocate: Gives memory for the result; None takes ordinary memory.
-        """
-        import torch
-
-        batch: Batch = {}  # filled where the steps draw by it, which compiled rows do themselves
-        changes = self._changes(batch)
-        if not changes:
-            return taken_rows(array, rows, allocate)
-        if array.ndim >= 3 and can_be_gathered(array):
-            chain: ShiftAndMirror | None = ShiftAndMirror()
-            for change in changes:
-                part = change.as_gathered(*array.shape[1:3])
-                chain = None if chain is None or part is None else chain.then(part)
-            if chain is not None:
-                return gathered(array, rows, positions, epoch, chain, allocate=allocate)
-        batch["position"] = torch.from_numpy(positions)
-        batch["epoch"] = torch.full((len(rows),), epoch)
-        taken = taken_rows(array, rows, None)
-        try:
-            native = taken.astype(taken.dtype.newbyteorder("="), copy=False)
-            batch["image"] = torch.from_numpy(native)
-        except TypeError:
-            raise ValueError(f"collate: torch has no type for {taken.dtype} arrays") from None
-        changed: NDArray[Any] = changed_rows(batch, changes)["image"].numpy()
-        return changed
 
     def _changes(self, batch: Batch) -> list[RowChange]:
         """Ask the steps what they do to a batch's rows, without those that do nothing."""
