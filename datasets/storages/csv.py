@@ -26,7 +26,8 @@ from penstock.datasets.files.access import RangeFile, is_url
 from penstock.datasets.files.data_files import DataFiles
 from penstock.datasets.files.listings import find_file
 from penstock.datasets.files.local_copies import local_copy
-from penstock.datasets.records.labels import MISSING, iter_csv
+from penstock.datasets.records.label_tables import iter_csv
+from penstock.datasets.records.labels import MISSING
 from penstock.datasets.records.table import Table
 from penstock.datasets.storages.arrow import ArrowFile
 
