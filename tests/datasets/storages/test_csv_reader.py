@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.datasets.records.labels import iter_csv
+from penstock.datasets.records.label_tables import iter_csv
 from penstock.datasets.storages.csv import CsvStorage
 from tests.contracts.storage import read_all
 
