@@ -37,6 +37,7 @@ from penstock.pipeline.config.places import (
     wrong_order,
 )
 from penstock.pipeline.config.values import (
+    REQUIRED,
     Argument,
     arguments_of,
     given,
@@ -73,27 +74,22 @@ def check(
     places = places_of(command)
     known = sorted({*top_level_keys(), *places})
     checked: dict[str, Any] = {}
-    for key, value in config.items():
-        if key in skip:
-            checked[key] = value
+    for key in [*config, *(key for key in known if key not in config and key not in skip)]:
+        if key in skip or walk.is_variable(key, config.get(key)):
+            checked[key] = config.get(key)
         elif key in places:
-            checked[key] = walk.place(value, key, places[key])
+            missing = None if places[key].nullable else REQUIRED
+            checked[key] = walk.place(config.get(key, missing), key, places[key])
         elif key in VALUES:
-            walk.value(Argument(key, VALUES[key], "???"), value, key)
-            checked[key] = value
+            checked[key] = config.get(key, [] if key == "imports" else REQUIRED)
+            walk.value(Argument(key, VALUES[key], REQUIRED), checked[key], key)
         elif key == "augment":
-            checked[key] = walk.augment(value)
-        elif walk.is_variable(key, value):
-            checked[key] = value
+            checked[key] = walk.augment(config.get(key, {}))
         else:
             near = known + [f"{command}.{name}" for name in config.get(command or "", ())]
-            for place, given_there in _as_typed(key, value, typed):
-                accepted = f"the keys at the top are {listing(known, 20)}"
-                walk.unknown(place, given_there, near, accepted)
-    for key in sorted({*known} - {*config} - skip):
-        walk.absent(key, places, checked)
-    order = [*config, *(key for key in checked if key not in config)]
-    return {key: checked[key] for key in order if key in checked}, walk.problems
+            for place, value in _as_typed(key, config[key], typed):
+                walk.unknown(place, value, near, f"the keys at the top are {listing(known, 20)}")
+    return checked, walk.problems
 
 
 def check_libraries(config: Mapping[str, Any]) -> list[Problem]:
@@ -176,18 +172,6 @@ class _Walk:
     def is_variable(self, key: str, value: Any) -> bool:
         return key in self.variables and not holds_component(value)
 
-    def absent(self, key: str, places: Mapping[str, Place], checked: dict[str, Any]) -> None:
-        """Fill in a key that the config lacks: null where a place accepts it."""
-        if key == "imports":
-            checked[key] = []
-        elif key == "augment":
-            checked[key] = self.augment({})
-        elif key in places and places[key].nullable:
-            checked[key] = self.place(None, key, places[key])
-        else:
-            how = how_to_choose(key, places[key]) if key in places else f"type {key}=..."
-            self.report(key, f"missing; {how}")
-
     def unknown(self, key: str, value: Any, known: list[str], accepted: str) -> None:
         text = None if isinstance(value, dict) else shown(value)
         typed = any(f"{each}.".startswith(f"{key}.") for each in self.typed)
@@ -198,7 +182,7 @@ class _Walk:
     def value(self, argument: Argument, value: Any, key: str) -> None:
         if key in self.skip or is_unresolved(value):
             return
-        if value == "???":
+        if value == REQUIRED:
             self.report(key, f"missing; type {key}=...")
         elif (wrong := mistake(argument, value, key)) is not None:
             meant = VALUES_INSTEAD.get(f"{key}={shown(value)}")
@@ -229,14 +213,10 @@ class _Walk:
         """Check components by name, such as the steps of a stack."""
         if value is None or key in self.skip:
             return {}
-        if not isinstance(value, dict):
+        if not isinstance(value, dict) or "_target_" in value:
             how = "dataset=<option>" if place.implied else "_target_=..."
-            there = "missing" if value == "???" else f"{given(value)} given"
+            there = "missing" if value == REQUIRED else f"{given(value)} given"
             self.report(key, f"{there}, expected components by name; type {key}.<name>.{how}")
-            return {}
-        if "_target_" in value:
-            typed = f"type {key}.<name>._target_={value['_target_']}"
-            self.report(key, f"one component given, expected components by name; {typed}")
             return {}
         if place.step:
             self.problems += wrong_order(value, key)
@@ -255,7 +235,7 @@ class _Walk:
         """Check a component: its target, then its arguments."""
         if key in self.skip or (node is None and place.nullable):
             return None
-        if node is None or node == "???":
+        if node is None or node == REQUIRED:
             self.report(key, f"missing; {how_to_choose(key, place)}")
             return None
         if not isinstance(node, dict):
@@ -263,7 +243,7 @@ class _Walk:
             self.report(key, f"{given(node)} given, expected a component; {how}")
             return None
         target = node.get("_target_", place.only if place.implied else None)
-        if target is None or target == "???":
+        if target is None or target == REQUIRED:
             self.report(key, f"missing; {how_to_choose(key, place)}")
         elif wrong := self._wrong_target(target, key, place):
             self.report(f"{key}._target_", wrong)
@@ -296,26 +276,28 @@ class _Walk:
         self, target: str, node: Mapping[str, Any], key: str, place: Place
     ) -> dict[str, Any]:
         """Check the arguments of a component, or of a library class once that may be imported."""
-        component, before = registry.find(target), len(self.problems)
-        call = component.target if component else resolve_target(target) if self.loads else None
-        family = family_of(target)
-        injected = registry.GROUPS[component.group].injected if component else frozenset()
-        injected = family.injected if family and not component else injected
-        arguments = arguments_of(target) if component else {}
-        if call and not component:
+        component, family, before = registry.find(target), family_of(target), len(self.problems)
+        call, injected, arguments = None, frozenset[str](), {}
+        if component:
+            call, injected = component.target, registry.GROUPS[component.group].injected
+            arguments = arguments_of(target)
+        elif family and self.loads:
+            call, injected = resolve_target(target), family.injected
             arguments = class_arguments(call, injected)
         signature = inspect.signature(call).parameters if call else {}
         takes_any = call is None or any(p.kind is p.VAR_KEYWORD for p in signature.values())
         parts = PARTS | PARTS_OF.get(target, {})
         around = beside(place, arguments)
         checked: dict[str, Any] = {"_target_": target}
+        special = {"_target_", "" if component else "_args_"}
+        special |= {"_after_"} if place.step or self.loads else set()
         for name, value in node.items():
             full = f"{key}.{name}"
-            if name in ("_target_", "_after_", "_args_"):
+            if name in special:
                 checked[name] = self._nested(value, full)
             elif name in parts and name in signature and component:
                 checked[name] = self.place(value, full, parts[name])
-            elif name in injected and (component or name in signature):
+            elif name in injected:
                 self.report(full, f"{given(value)} given, but the run sets it; leave it away")
             elif name in arguments or name in around:
                 checked[name] = self._argument(arguments.get(name) or around[name], value, full)
@@ -329,16 +311,15 @@ class _Walk:
         for name, argument in arguments.items():
             if name in {*node, *place.given, *positional} or f"{key}.{name}" in self.skip:
                 continue
-            own = PARTS_OF.get(target, {}).get(name)
-            if argument.required and own is not None:
-                self.place("???", f"{key}.{name}", own)
+            if argument.required and name in PARTS_OF.get(target, {}):
+                self.place(REQUIRED, f"{key}.{name}", parts[name])
             elif argument.required:
-                self.value(argument, "???", f"{key}.{name}")
+                self.value(argument, REQUIRED, f"{key}.{name}")
             else:
                 checked[name] = argument.default
         for part in LIES_IN if component and component.group == "dataset" else ():
             if part in signature and part not in node:
-                self.component("???", f"{key}.{part}", PARTS[part])
+                self.component(REQUIRED, f"{key}.{part}", PARTS[part])
         own = Place((), beside=target) if target.startswith("settings/") else place
         mine = checked if own is not place else {n: checked[n] for n in around if n in checked}
         self._check_settings(mine, own, key, before)
@@ -372,14 +353,12 @@ class _Walk:
         values = {name: value for name, value in settings.items() if name != "_target_"}
         if not values or place.beside is None or len(self.problems) > before or self.loads:
             return
-        component = registry.find(place.beside)
-        if component is None or any(map(is_unresolved, values.values())):
-            return
-        try:
-            component.target(**values)
-        except ValueError as error:
-            text = " ".join(str(error).split())
-            self.problems.append(Problem("" if text.startswith(key) else key, text))
+        if (component := registry.find(place.beside)) and not is_unresolved(values):
+            try:
+                component.target(**values)
+            except ValueError as error:
+                text = " ".join(str(error).split())
+                self.problems.append(Problem("" if text.startswith(key) else key, text))
 
     def _argument(self, argument: Argument, value: Any, key: str) -> Any:
         if holds_component(value):
@@ -405,14 +384,13 @@ def _has_dataset(source: Any) -> bool:
 
 def _not_allowed(target: str, place: Place) -> str:
     """Explain which targets a config can name in place of one that it cannot."""
-    families = [kind for kind in (place.kinds or FAMILIES) if kind in FAMILIES]
-    fitting = [*_targets(place)[:8], *(f"{name}.*" for name in families)]
-    own = "register a component of your own in a module that `imports` names"
-    module, _, name = target.rpartition(".")
     if is_own(target):
-        return f"{target!r} is not a class that a config can name; {own}"
-    if name[:1].isupper() and module.partition(".")[0] not in {"", *sys.stdlib_module_names}:
-        own = f"for a class of yours or of a library, type imports=[{module}] too; or {own}"
+        return f"{target!r} is not a class that a config can name; register a component of your own"
     near = nearest(target, _targets(place), cutoff=0.92)  # names share their group
-    hint = f"; did you mean {near}?" if near else ""
-    return f"{target!r} is not registered; expected {listing(fitting, 16)}{hint}; {own}"
+    own = f"did you mean {near}" if near else "a module of your own may register it"
+    module, _, name = target.rpartition(".")
+    if name[:1].isupper() and module.partition(".")[0] not in {"", *sys.stdlib_module_names}:
+        own = f"for a class of yours or of a library, type imports=[{module}] too"
+    families = [f"{kind}.*" for kind in (place.kinds or FAMILIES) if kind in FAMILIES]
+    fitting = listing([*_targets(place)[:8], *families], 16)
+    return f"{target!r} is not registered; expected {fitting}; {own}"
