@@ -253,18 +253,6 @@ class Writer(Protocol):
         """Write what all parts together need; again if it was killed in it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriterCapabilities:
-    """Capabilities of a writer.
-
-    Attributes:
-        in_place: A part is written into files that `Writer.begin` made, and not as the files that
-            its `Written` names: whoever writes one must see the folder.
-    """
-
-    in_place: bool = False
-
-
 # Annotations: what label files add to records.
 
 

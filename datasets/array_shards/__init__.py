@@ -1,7 +1,7 @@
-"""Arrays in many files: what ``storage=npy_shards`` and ``storage=pt_shards`` share.
+"""Arrays in many files: the storage and the writer of `memmap`, `npy_shards` and `pt_shards`.
 
-With ``rows=true`` a file holds some samples along its first axis: ``shards`` says which file is
-which field and gives rows, ``storage`` makes records and batches of them. With ``rows=false`` a
-file is one sample: ``samples``. ``writer`` writes a shard for each part. The options themselves
-(how a `.npy`, `.npz` or `.pt` file is opened and written) are files of ``datasets/storages``.
+With ``rows=true`` a file holds some samples along its first axis: ``shards`` finds which file is
+which field, ``storage`` reads records and batches of them. With ``rows=false`` a file is one
+sample. ``writer`` writes a shard for each part. The formats are the `ArrayForm` of
+``datasets/storages``.
 """

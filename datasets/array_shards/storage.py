@@ -1,11 +1,15 @@
-"""Storages over files of arrays of any format: shards of many samples, or a sample each."""
+"""Read the rows of arrays in files, and files of one sample each, of any format."""
 
 from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol
+import resource
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import asdict
+from itertools import repeat
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,15 +17,15 @@ from numpy.typing import NDArray
 from penstock.core.contracts import Storage, StorageCapabilities
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.array_shards.shards import (
-    Form,
+    ABSENT,
+    Columns,
     Shard,
-    ShardRows,
-    check_shards,
     field_names,
     find_shards,
     open_shard,
 )
 from penstock.datasets.files.data_files import DataFiles, Scan, find_data_files, told_endings
+from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.folder_storage import FolderStorage
 from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
@@ -34,93 +38,137 @@ from penstock.datasets.records.labels import (
     class_names,
 )
 
+# Memory that one process keeps for decompressed arrays and mapped files. A file counts by its
+# descriptor: a part of those that a process may have, since views keep files open too.
+_KEPT_BYTES = 1 << 28
+_MOST_FILES = 1024
+_PART_OF_DESCRIPTORS = 4
+_LARGE_ROW_BYTES = 1 << 14
+"""Larger rows are views, of which a crop may be all that is needed."""
 
-class LoadColumns(Protocol):
-    """How a format opens a file."""
 
-    def __call__(
-        self, path: str, *, root: str, where: str, checksums: bool, max_bytes: int
-    ) -> Mapping[str | None, Any]:
-        """Give the columns of a file by name, as `find_shards` takes them.
+class ArrayForm(ABC):
+    """A format of files of arrays.
 
-        What is compressed may not become absurdly more than `max_bytes`, those of a record.
+    Attributes:
+        name: The name of its storage.
+        endings: Endings of its files.
+    """
+
+    name: ClassVar[str]
+    endings: ClassVar[tuple[str, ...]]
+
+    @abstractmethod
+    def columns(
+        self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
+    ) -> Columns:
+        """Open the arrays of a file, mapped where possible.
+
+        Args:
+            path: The file.
+            root: The folder of the data set.
+            where: The file, for messages.
+            checked: Compare it with its checksums.
+            max_bytes: The size of the largest record.
 
         Raises:
-            ValueError: It is damaged, or holds what is not taken.
+            ValueError: It is damaged, or its content cannot be read as arrays.
             penstock.datasets.files.access.MissingFile: It is gone.
             OSError: Trouble that did not pass.
         """
 
+    def sample(self, path: str, root: str, *, checked: bool, max_bytes: int) -> dict[str, Any]:
+        """Read the fields of a file that is one sample; errors as of `columns`."""
+        raise NotImplementedError
 
-class ShardStorage(IndexedStorage):
-    """Many files of one or more samples each; satisfies `core.contracts.ColumnStorage`.
 
-    The key of a record is what the field ``key`` says, or else the number of its row in all.
+class ArrayStorage(IndexedStorage):
+    """The rows of arrays in files; satisfies `core.contracts.ColumnStorage`.
+
+    The key of a record is its value in the field ``key``, or else the number of its row.
 
     Args:
-        name: What the storage is called.
+        form: The format of the files.
         path: A folder, a file, or a pattern.
-        endings: Of the files.
-        load: How they are opened; a function of a module.
         classes: Class names by id; None: the lines of ``classes.txt`` beside the files, or else
             the numbers.
         checksums: Compare files with their checksums when they are opened to be read.
-        kinds: What ragged fields hold, where their codes do not say it; arrays if not named.
+        kinds: Kinds of ragged fields without codes; arrays if not named.
     """
 
     reading_arguments = ("checksums",)
+    large_row_bytes: ClassVar[int] = _LARGE_ROW_BYTES
+    checks_sizes: ClassVar[bool] = True
     _files: DataFiles
+    _fields_of_files: Sequence[str] = ()
     _shards: list[Shard]
-    _common: dict[str, Form]
+    _starts: NDArray[np.int64]
+    _common: dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]
 
     def __init__(
         self,
-        name: str,
-        path: str,
+        form: ArrayForm,
+        path: Any,
         *,
-        endings: tuple[str, ...],
-        load: LoadColumns,
         classes: list[str] | None,
-        checksums: bool,
+        checksums: bool = False,
         kinds: Mapping[str, str] | None = None,
     ) -> None:
-        self.name = name
-        self.path = os.path.abspath(path)
-        self.endings = endings
+        self.name = form.name
+        self.path = path
         self.classes = None if classes is None else tuple(classes)
         self.checksums = checksums
         self.kinds = dict(kinds or {})
-        self._load = load
+        self._form = form
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields, where all records agree in type and shape; else none."""
+        """Names of the fields, if all records agree in type and shape; else none."""
         len(self.index)
         return tuple(self._common)
 
+    @property
+    def capabilities(self) -> StorageCapabilities:
+        """Declare columns and shards."""
+        return StorageCapabilities(columns=self, shards=self._firsts)
+
+    def _firsts(self) -> NDArray[np.int64]:
+        len(self.index)
+        return np.unique(self._starts[:-1])
+
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read records; those of a damaged shard are bad records.
+        """Read records; records of a damaged shard are bad.
+
+        Large arrays are read-only views of the files, which keep these open. Small arrays, and
+        arrays of many files at a time, are copies.
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.
             OSError: The disk has trouble that did not pass.
         """
-        indices = np.asarray(indices, np.int64)
-        found = self.opened.read(self.index.rows(indices))
-        for fields in found:
-            if isinstance(fields, dict):
-                fields.pop("key", None)
-        return self.records(indices, found)
-
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """It gives columns; its shards are files."""
-        return StorageCapabilities(columns=self, shards=self._firsts)
-
-    def _firsts(self) -> NDArray[np.int64]:
-        len(self.index)
-        counts = [shard.count for shard in self._shards]
-        return np.unique(np.cumsum([0, *counts[:-1]]))
+        rows = self.index.rows(indices)
+        found: list[dict[str, Any] | str] = [""] * len(rows)
+        groups = list(self._by_shard(rows))
+        copied = len(groups) > 1 and len(groups) * 4 > _most_files()
+        for shard, places, local in groups:
+            try:
+                fields = self._opened_shard(shard)
+            except RecordError as error:
+                for place in places.tolist():
+                    found[place] = str(error)
+                continue
+            names = [name for name in fields if name != "key"]
+            columns = [self._values(fields[name], local, copied) for name in names]
+            records: Any = map(dict, map(zip, repeat(names), zip(*columns, strict=True)))
+            if not all(isinstance(array, np.ndarray) for array in fields.values()):
+                records = map(_present, records)
+            for place, record in zip(places.tolist(), records, strict=True):
+                found[place] = record
+        rows_of = zip(indices.tolist(), self.index.keys(indices), found, strict=True)
+        return [
+            BadRecord(i, key, fields) if isinstance(fields, str) else Record(i, key, fields)
+            for i, key, fields in rows_of
+        ]
 
     def take(
         self,
@@ -129,7 +177,7 @@ class ShardStorage(IndexedStorage):
         *,
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, NDArray[Any]] | None:
-        """Records as columns; see `core.contracts.ColumnStorage`. None: a shard is damaged.
+        """Read records as columns; see `core.contracts.ColumnStorage`. None: a shard is damaged.
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.
@@ -137,163 +185,245 @@ class ShardStorage(IndexedStorage):
         """
         rows = self.index.rows(indices)
         forms = {name: form for name, form in self._common.items() if name in fields}
-        sizes = {name: _size_bytes(form) * rows.size for name, form in forms.items()}
+        sizes = {name: size for name, (_, _, size) in forms.items()}
         largest = max(sizes, key=sizes.__getitem__, default=None)
-        columns: dict[str, NDArray[Any]] = {}
-        for name, form in forms.items():
-            shape = (rows.size, *form.shape)
+        taken: dict[str, NDArray[Any]] = {}
+        for name, (dtype, shape, _) in forms.items():
             if allocate is not None and name == largest:
-                memory = allocate(sizes[name])
-                columns[name] = np.frombuffer(memory, form.dtype, math.prod(shape)).reshape(shape)
+                memory = allocate(sizes[name] * rows.size)
+                flat = np.frombuffer(memory, dtype, rows.size * math.prod(shape))
+                taken[name] = flat.reshape(rows.size, *shape)
             else:
-                columns[name] = np.empty(shape, form.dtype)
-        return columns if self.opened.take(rows, list(forms), columns) else None
+                taken[name] = np.empty((rows.size, *shape), dtype)
+        for shard, places, local in self._by_shard(rows):
+            try:
+                arrays = self._opened_shard(shard)
+            except RecordError:
+                return None
+            for name, out in taken.items():
+                if len(places) == len(rows):  # all in one shard, and in their order
+                    # With the default mode NumPy would take into a buffer and copy that.
+                    np.take(arrays[name], local, axis=0, out=out, mode="clip")
+                elif sizes[name] < _LARGE_ROW_BYTES:
+                    out[places] = arrays[name][local]
+                else:  # several at once would take memory for all of them
+                    for place, row in zip(places.tolist(), local.tolist(), strict=True):
+                        out[place] = arrays[name][row]
+        return taken
 
     def mark(self) -> Any:
-        """State of the files, and what lies in text files beside them."""
-        self._files = find_data_files(self.path, endings=self.endings, where=str(self))
-        return [self._files.recipe, self._class_names(), sorted(field_names(self._beside()))]
+        """State of the files, and the content of text files beside them."""
+        self._files = self._find()
+        beside = self._beside()
+        return [self._files.recipe, self._class_names(), sorted(field_names(beside or ""))]
 
     def learn(self, metadata: dict[str, Any]) -> None:
-        """Keep what the shards hold."""
-        self._shards = [Shard.of(plain) for plain in metadata["shards"]]
-        self._common = _common_forms(self._shards)
+        """Keep the facts about the shards."""
+        self._shards = shards = [Shard(**plain) for plain in metadata["shards"]]
+        self._starts = np.cumsum([0, *(shard.count for shard in shards)])
+        forms = {name: form for name, form in shards[0].forms.items() if name != "key"}
+        agreed = all(shard.forms == shards[0].forms for shard in shards) and all(
+            form and np.dtype(form[0]).kind in "biufc" for form in forms.values()
+        )
+        self._common = {
+            name: (np.dtype(form[0]), tuple(form[1]), _size_bytes(form))
+            for name, form in forms.items()
+            if agreed and form
+        }
 
-    def open(self) -> ShardRows:
+    def open(self) -> GroupCache:
         """Prepare to open shards, each when it is needed."""
-        return self._rows_of(self._shards)
+        return GroupCache(_KEPT_BYTES)
 
     def scan(self) -> IndexContent:
-        """Look at all files."""
-        shards = find_shards(self._files, self._looked_at, where=str(self))
-        check_shards(shards, field_names(self._beside()), where=str(self))
-        rows = self._rows_of(shards)
+        """Look at all files; read keys and labels."""
+        where = str(self)
+        shards = find_shards(
+            self._files,
+            self._looked_at,
+            fields=self._fields_of_files,
+            optional=field_names(self._beside() or ""),
+            where=where,
+        )
         counts = [shard.count for shard in shards]
         sizes = [shard.size_bytes // max(shard.count, 1) for shard in shards]
         columns: dict[str, NDArray[Any]] = {"size_bytes": np.repeat(sizes, counts)}
-        first = shards[0].forms
         names = None
-        if "label" in first:
-            labels = [np.asarray(part) for part in self._whole(rows, shards, "label")]
-            columns["label"], names = check_labels(
-                np.concatenate(labels), self._class_names(), where=str(self)
-            )
-        if all(_has_sides(shard.forms.get("image")) for shard in shards):
-            sides = [self._image_sides(shard) for shard in shards]
+        if "label" in shards[0].forms:
+            labels = np.concatenate([np.asarray(part) for part in self._whole(shards, "label")])
+            columns["label"], names = check_labels(labels, self._class_names(), where=where)
+        images = [(shard, shard.forms.get("image")) for shard in shards]
+        if all(form and np.dtype(form[0]).kind != "S" for _, form in images):
+            for shard, form in images:
+                assert form is not None
+                check_images((shard.count, *form[1]), form[0], where=f"{where}: {shard.name}")
             for axis, name in enumerate(("height", "width")):
-                columns[name] = np.repeat([side[axis] for side in sides], counts).astype(np.int32)
+                sides = [form[1][axis] for _, form in images if form is not None]
+                columns[name] = np.repeat(sides, counts).astype(np.int32)
         named: Any = {"key_pattern": "{}", "count": sum(counts)}
-        if "key" in first:
-            named = {"keys": self._keys(rows, shards)}
+        if (keys := self._keys(shards)) is not None:
+            named = {"keys": keys}
         return {
             **named,
             "columns": columns,
             "class_names": names,
-            "metadata": {"shards": [shard.plain() for shard in shards]},
+            "metadata": {"shards": [asdict(shard) for shard in shards]},
         }
 
-    def _looked_at(self, number: int) -> Mapping[str | None, Any]:
-        """The columns of a file whose content is not needed yet."""
-        name, root = self._files.names[number], self._files.root
-        path = os.path.join(root, name)
-        where, most = f"{self}: {name}", self.max_record_bytes
-        return self._load(path, root=root, where=where, checksums=False, max_bytes=most)
+    def _find(self) -> DataFiles:
+        return find_data_files(self.path, endings=self._form.endings, where=str(self))
 
-    def _opened(self, number: int) -> Mapping[str | None, Any]:
-        path, root = os.path.join(self._files.root, self._files.names[number]), self._files.root
-        checks, most = self.checksums, self.max_record_bytes
-        return self._load(path, root=root, where="it", checksums=checks, max_bytes=most)
-
-    def _rows_of(self, shards: list[Shard]) -> ShardRows:
-        counts = np.array([shard.count for shard in shards], np.int64)
-        return ShardRows(
-            counts, lambda n: open_shard(shards[n], self._files, self._opened, self.kinds)
-        )
-
-    def _class_names(self) -> tuple[str, ...] | None:
-        return class_names(self._beside(), self.classes, where=str(self))
-
-    def _beside(self) -> str:
-        """The folder in which class names may lie."""
-        return self.path if os.path.isdir(self.path) else os.path.dirname(self.path)
-
-    def _image_sides(self, shard: Shard) -> tuple[int, ...]:
-        form = shard.forms["image"]
-        assert form is not None
-        check_images((shard.count, *form.shape), form.dtype, where=f"{self}: {shard.name}")
-        return form.shape[:2]
-
-    def _keys(self, rows: ShardRows, shards: list[Shard]) -> list[str]:
+    def _keys(self, shards: list[Shard]) -> Sequence[str | bytes] | None:
+        """Read the keys; None: the numbers of the rows."""
+        if "key" not in shards[0].forms:
+            return None
         keys: list[str] = []
-        for part, shard in zip(self._whole(rows, shards, "key"), shards, strict=True):
+        for part, shard in zip(self._whole(shards, "key"), shards, strict=True):
             try:
                 keys += [str(part[row]) for row in range(shard.count)]
             except RecordError as error:
                 raise ValueError(f"{self}: {shard.name}: key: {error}; write it again") from error
-        if len(set(keys)) < len(keys):
-            seen: set[str] = set()
-            twice = next(key for key in keys if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-            raise ValueError(f"{self}: the key {twice!r} stands twice; give every record its own")
+        seen: set[str] = set()
+        for key in keys:
+            if key in seen:
+                raise ValueError(f"{self}: the key {key!r} stands twice; give each record its own")
+            seen.add(key)
         return keys
 
-    def _whole(self, rows: ShardRows, shards: list[Shard], field: str) -> list[Any]:
-        parts = []
-        for number, shard in enumerate(shards):
+    def _whole(self, shards: list[Shard], field: str) -> Iterator[Any]:
+        for shard in shards:
             try:
-                parts.append(rows.whole(number, field))
+                yield open_shard(shard, self._files, self._loaded, self.kinds)[0][field]
             except RecordError as error:
                 raise ValueError(f"{self}: {shard.name}: {error}; write it again") from error
-        return parts
+
+    def _looked_at(self, number: int) -> Columns:
+        name = self._files.names[number]
+        return self._columns(number, f"{self}: {name}", checked=False)
+
+    def _loaded(self, number: int) -> Columns:
+        return self._columns(number, "it", checked=self.checksums)
+
+    def _columns(self, number: int, where: str, *, checked: bool) -> Columns:
+        root = self._files.root
+        path = os.path.join(root, self._files.names[number])
+        most = self.max_record_bytes
+        return self._form.columns(path, root, where, checked=checked, max_bytes=most)
+
+    def _by_shard(
+        self, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """Find the shard, the places in `rows` and the rows in the shard; sorted by shard."""
+        if not rows.size:
+            return
+        if len(self._starts) == 2:
+            yield 0, np.arange(len(rows)), rows
+            return
+        shards = np.searchsorted(self._starts, rows, side="right") - 1
+        if shards.min() == shards.max():
+            yield int(shards[0]), np.arange(len(rows)), rows - self._starts[shards[0]]
+            return
+        order = np.argsort(rows, kind="stable")
+        for places in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
+            shard = int(shards[places[0]])
+            yield shard, places, rows[places] - self._starts[shard]
+
+    def _opened_shard(self, number: int) -> dict[str, Any]:
+        """Open the fields of a shard, if it is not open."""
+        shard, files = self._shards[number], self._files
+
+        def load() -> tuple[Any, int]:
+            fields, size_bytes = open_shard(shard, files, self._loaded, self.kinds)
+            numbers = sorted({at for at, _ in shard.places.values()})
+            paths = [(os.path.join(files.root, files.names[n]), files.marks[n][0]) for n in numbers]
+            return (fields, paths), size_bytes + len(paths) * (_KEPT_BYTES // _most_files())
+
+        fields, paths = self.opened.get(number, load)
+        for path, size_bytes in paths if self.checks_sizes else ():
+            # Pages behind the end of a file that became shorter must not be touched.
+            try:
+                missing = size_bytes - os.stat(path).st_size
+            except OSError:
+                continue  # what is mapped stays, whatever has become of its name
+            if missing > 0:
+                name = os.path.basename(path)
+                raise RecordError(f"{name}: the file ends {missing:,} bytes too early")
+        opened: dict[str, Any] = fields
+        return opened
+
+    def _values(self, array: Any, rows: NDArray[np.int64], copied: bool) -> list[Any]:
+        """Return values: numbers and text as Python's own, arrays read-only, or RecordErrors."""
+        if not isinstance(array, np.ndarray):
+            return [_value(array, row) for row in rows.tolist()]
+        if array.ndim == 1:
+            numbers: list[Any] = array[rows].tolist()
+            return numbers
+        if copied or array[:1].nbytes < self.large_row_bytes:
+            array, rows = array[rows], np.arange(len(rows))
+            array.flags.writeable = False
+        return [array[row] for row in rows.tolist()]
+
+    def _class_names(self) -> tuple[str, ...] | None:
+        return class_names(self._beside(), self.classes, where=str(self))
+
+    def _beside(self) -> str | None:
+        """Return the folder of files beside the data, such as class names."""
+        return self.path if os.path.isdir(self.path) else os.path.dirname(self.path)
 
 
-def _common_forms(shards: list[Shard]) -> dict[str, Form]:
-    """Form of every field, if it is the same in all shards and of numbers; else nothing."""
-    first = {name: form for name, form in shards[0].forms.items() if name != "key"}
-    agreed = all(shard.forms.keys() == shards[0].forms.keys()
-                 and all(shard.forms[name] == form for name, form in first.items())
-                 for shard in shards)  # fmt: skip
-    numeric = {n: f for n, f in first.items() if f and np.dtype(f.dtype).kind in "biufc"}
-    return numeric if agreed and len(numeric) == len(first) else {}
+def _size_bytes(form: Sequence[Any]) -> int:
+    return int(math.prod(form[1]) * np.dtype(form[0]).itemsize)
 
 
-def _has_sides(form: Form | None) -> bool:
-    return form is not None and np.dtype(form.dtype).kind != "S"
+def _most_files() -> int:
+    allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if allowed == resource.RLIM_INFINITY:
+        return _MOST_FILES
+    return max(1, min(allowed // _PART_OF_DESCRIPTORS, _MOST_FILES))
 
 
-def _size_bytes(form: Form) -> int:
-    return math.prod(form.shape) * np.dtype(form.dtype).itemsize
+def _present(record: dict[str, Any]) -> dict[str, Any] | str:
+    """Leave out absent fields; or say why the record cannot be read."""
+    for value in record.values():
+        if isinstance(value, RecordError):
+            return str(value)
+    return {name: value for name, value in record.items() if value is not ABSENT}
+
+
+def _value(array: Any, row: int) -> Any:
+    try:
+        return array[row]
+    except RecordError as error:
+        return error
 
 
 class SampleFiles(FolderStorage):
     """Files of arrays below a folder, a sample each.
 
     Args:
-        name: What the storage is called.
+        form: The format of the files.
         path: The folder.
-        endings: Of the files.
-        load: The fields in a file, of its path, the folder's, and the bytes that a record may
-            take; ValueError where it is damaged or too large.
-        labels: Where their labels come from; with the source ``file`` from the files' own
-            ``label``, which is not used otherwise.
+        labels: The source of labels; ``file``: the files' own ``label``, which is dropped
+            otherwise.
         classes: Class names by id; None: those found.
+        checksums: Compare files with their checksums.
     """
+
+    reading_arguments = ("checksums",)
 
     def __init__(
         self,
-        name: str,
+        form: ArrayForm,
         path: str,
         *,
-        endings: tuple[str, ...],
-        load: Callable[[str, str, int], dict[str, Any]],
         labels: FileLabels,
         classes: list[str] | None,
+        checksums: bool,
     ) -> None:
-        self.name = name
-        self.path = path
-        self.endings = endings
+        self.name, self.path, self.endings = form.name, path, form.endings
         self.classes = None if classes is None else tuple(classes)
-        self.rows, self.labels = False, labels
-        self._load = load
+        self.rows, self.labels, self.checksums = False, labels, checksums
+        self._form = form
 
     def fields(self, path: str) -> dict[str, Any]:
         """Read the fields in a file but the label."""
@@ -315,14 +445,18 @@ class SampleFiles(FolderStorage):
         return {**content, "columns": columns, "class_names": names}
 
     def _all(self, path: str) -> dict[str, Any]:
+        most = self.max_record_bytes
         try:
-            found = self._load(path, self.path, self.max_record_bytes)
+            found = self._form.sample(path, self.path, checked=self.checksums, max_bytes=most)
         except ValueError as error:
             raise RecordError(" ".join(str(error).split())) from error
-        return {name: _plain(value) for name, value in found.items()}
+        return {
+            name: value.item() if isinstance(value, np.ndarray) and not value.ndim else value
+            for name, value in found.items()
+        }
 
     def _labels_inside(self, keys: Sequence[str | bytes]) -> LabelIds:
-        """Class ids, or the ids of class names, that stand in the files."""
+        """Read the class ids, or the names of classes, in the files."""
         found = []
         for key in keys:
             name = os.fsdecode(key)
@@ -341,30 +475,19 @@ class SampleFiles(FolderStorage):
         return class_ids([str(label) for label in found], self.classes, where=str(self))
 
 
-def open_shards(
-    name: str,
+def open_arrays(
+    form: ArrayForm,
     path: str,
     *,
     rows: bool,
-    endings: tuple[str, ...],
-    load: LoadColumns,
-    load_sample: Callable[[str, str, int], dict[str, Any]],
     labels: Callable[..., FileLabels],
     classes: list[str] | None,
     checksums: bool,
     kinds: Mapping[str, str] | None = None,
 ) -> Storage:
     """Open files of samples along their first axis (`rows`), or of one sample each."""
-    if rows:
-        return ShardStorage(
-            name, path, endings=endings, load=load, classes=classes, checksums=checksums,
-            kinds=kinds,
-        )  # fmt: skip
     path = os.path.abspath(path)
+    if rows:
+        return ArrayStorage(form, path, classes=classes, checksums=checksums, kinds=kinds)
     found = labels(folder=path, own=True)
-    return SampleFiles(name, path, endings=endings, load=load_sample, labels=found, classes=classes)
-
-
-def _plain(value: Any) -> Any:
-    """A value, or the number in an array without axes."""
-    return value.item() if isinstance(value, np.ndarray) and not value.ndim else value
+    return SampleFiles(form, path, labels=found, classes=classes, checksums=checksums)

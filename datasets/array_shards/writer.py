@@ -35,7 +35,7 @@ def to_arrays(records: Sequence[Record], keys: Sequence[bytes]) -> dict[str, NDA
         ``FIELD.codes``.
 
     Raises:
-        ValueError: A field cannot be held; one line.
+        ValueError: A field has a type that shards exclude; one line.
     """
     arrays = {**_ragged("key", list(keys), records)}
     arrays[f"key.{CODES}"][:] = _CODE["text"]
@@ -162,7 +162,7 @@ class ShardWriter(ABC):
     storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Look whether the samples can be held."""
+        """Check the samples and the names of classes."""
         check_class_names(plan.class_names)
         for record in plan.samples:
             self._check(to_arrays([record], [b""]))
@@ -171,11 +171,11 @@ class ShardWriter(ABC):
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
     ) -> Written:
         """Write a shard; nothing where no record can be read."""
-        held = list(records)
-        if not held:
+        found = list(records)
+        if not found:
             return Written()
-        keys = raw_keys(plan.index, np.array([record.index for record in held], np.int64))
-        return Written(files=self._write(folder, part.number, to_arrays(held, keys)))
+        keys = raw_keys(plan.index, np.array([record.index for record in found], np.int64))
+        return Written(files=self._write(folder, part.number, to_arrays(found, keys)))
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
         """Do nothing: every part has files of its own."""
@@ -193,7 +193,7 @@ class ShardWriter(ABC):
 
     @abstractmethod
     def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Raise ValueError where the arrays have a type that cannot be held."""
+        """Raise ValueError for arrays of a type that the format excludes."""
 
     @abstractmethod
     def _write(

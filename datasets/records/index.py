@@ -330,7 +330,8 @@ class Index(contracts.Index):
             IndexError: An index is outside 0 .. len - 1.
         """
         indices = np.asarray(indices, np.int64)
-        if indices.size and not (0 <= indices.min() and indices.max() < len(self)):
+        # As an unsigned number, a negative one is too large.
+        if indices.size and indices.view(np.uint64).max() >= len(self):
             wrong = next(int(i) for i in indices if not 0 <= i < len(self))
             raise IndexError(f"index {wrong} is outside 0 .. {len(self) - 1}")
         return indices if self._selection is None else self._selection[indices].astype(np.int64)

@@ -24,8 +24,8 @@ from penstock.core.contracts import Storage
 from penstock.core.parts import PartSummary
 from penstock.core.registry import register
 from penstock.core.sample import RecordError, too_large
-from penstock.datasets.array_shards.shards import Unread
-from penstock.datasets.array_shards.storage import open_shards
+from penstock.datasets.array_shards.shards import Columns, Unread
+from penstock.datasets.array_shards.storage import ArrayForm, open_arrays
 from penstock.datasets.array_shards.writer import ShardWriter
 from penstock.datasets.files.access import (
     RangeFile,
@@ -48,40 +48,42 @@ _HEAD_BYTES = 1 << 14
 _KINDS = "biufcSU"
 
 
-def load_sample(path: str, root: str, max_bytes: int) -> dict[str, Any]:
-    """The fields of the sample in a file; ValueError where it is damaged or too large."""
-    if not path.lower().endswith(".npz"):
-        return {"array": view_npy(read_file(path, root=root))}
-    file = RangeFile(path, root=root)
-    size = retried(lambda: os.stat(path).st_size, path=path, root=root)
-    members = list_members(RangeStream(file, size))
-    if (size_bytes := sum(member.size_bytes for member in members)) > max_bytes:
-        raise ValueError(too_large(size_bytes, max_bytes))
-    return {m.name.removesuffix(".npy"): view_npy(_content(file, m)) for m in members}
+class NpyForm(ArrayForm):
+    """`.npy` files, one array each, and `.npz` archives of these."""
 
+    name = "npy_shards"
+    endings = (".npy", ".npz")
 
-def load_columns(
-    path: str, *, root: str, where: str, checksums: bool, max_bytes: int
-) -> dict[str | None, NDArray[Any] | Unread]:
-    """Map the array of a `.npy` file, or those of an `.npz` file; compressed ones are `Unread`.
+    def columns(
+        self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
+    ) -> Columns:
+        """Map the array of a `.npy` file, or the arrays of an archive; compressed: `Unread`."""
+        status = retried(lambda: os.stat(path), path=path, root=root)
+        file = RangeFile(path, root=root)
+        memory: mmap.mmap | None = None
+        columns: dict[str | None, Any] = {}
+        for name, place in _look(path, root, where, status.st_size, status.st_mtime_ns).items():
+            dtype, member = np.dtype(place.dtype), place.member
+            if member is not None and member.method == DEFLATED:
+                columns[name] = Unread(dtype, place.shape, partial(_array, file, member, max_bytes))
+                continue
+            if checked and member is not None:
+                _content(file, member)
+            memory = memory or retried(partial(map_file, path), path=path, root=root)
+            array = np.frombuffer(memory, dtype, math.prod(place.shape), place.offset)
+            columns[name] = array.reshape(place.shape)
+        return columns
 
-    See `datasets.array_shards.storage.LoadColumns`.
-    """
-    status = retried(lambda: os.stat(path), path=path, root=root)
-    file = RangeFile(path, root=root)
-    memory: mmap.mmap | None = None
-    columns: dict[str | None, NDArray[Any] | Unread] = {}
-    for name, place in _look(path, root, where, status.st_size, status.st_mtime_ns).items():
-        dtype, member = np.dtype(place.dtype), place.member
-        if member is not None and member.method == DEFLATED:
-            columns[name] = Unread(dtype, place.shape, partial(_array, file, member, max_bytes))
-            continue
-        if checksums and member is not None:
-            _content(file, member)
-        memory = memory or retried(partial(_map, path), path=path, root=root)
-        array = np.frombuffer(memory, dtype, math.prod(place.shape), place.offset)
-        columns[name] = array.reshape(place.shape)
-    return columns
+    def sample(self, path: str, root: str, *, checked: bool, max_bytes: int) -> dict[str, Any]:
+        """Read the array of a `.npy` file as ``array``, or the members of an archive."""
+        if not path.lower().endswith(".npz"):
+            return {"array": view_npy(read_file(path, root=root, max_bytes=max_bytes))}
+        file = RangeFile(path, root=root)
+        size = retried(lambda: os.stat(path).st_size, path=path, root=root)
+        members = list_members(RangeStream(file, size))
+        if (size_bytes := sum(member.size_bytes for member in members)) > max_bytes:
+            raise ValueError(too_large(size_bytes, max_bytes))
+        return {m.name.removesuffix(".npy"): view_npy(_content(file, m)) for m in members}
 
 
 class _Place(NamedTuple):
@@ -127,7 +129,8 @@ def _look_at_member(file: RangeFile, member: Member, where: str) -> _Place:
     return _Place(shape, dtype, offset if deflated else start + offset, member)
 
 
-def _map(path: str) -> mmap.mmap:
+def map_file(path: str) -> mmap.mmap:
+    """Map a file, read-only."""
     with open(path, "rb", buffering=0) as file:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
@@ -141,9 +144,6 @@ def _content(file: RangeFile, member: Member, max_bytes: int | None = None) -> b
 
 def _array(file: RangeFile, member: Member, max_bytes: int) -> NDArray[Any]:
     return view_npy(_content(file, member, max_bytes))
-
-
-ENDINGS = (".npy", ".npz")
 
 
 @register("storage", "npy_shards")
@@ -172,7 +172,7 @@ def open_npy_shards(
     ``texts.shapes_007.npy`` has their shapes if they have more than one axis.
 
     Without `rows`, a file is a sample: a `.npy` file the field ``array``, an `.npz` file a field
-    for each member. Keys are paths; labels come from where those of an image folder do.
+    for each member. Keys are paths; labels come as in an image folder.
 
     Args:
         path: A folder, a file, or a pattern.
@@ -181,18 +181,18 @@ def open_npy_shards(
             ``file`` (the files hold them; all are read once), or None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
         label_columns: Of the CSV: the columns of the keys and of the labels.
-        unlabelled: Files that the CSV has no row for; see `ImageFolder`.
+        unlabelled: Files without a row in the CSV; see `ImageFolder`.
         classes: Class names by id; None: with `rows`, the lines of ``classes.txt``, or the
             numbers; without, those found.
-        kinds: What fields of differing lengths hold, if no arrays: ``bytes``, ``text`` (UTF-8) or
-            ``json``.
+        kinds: Kinds of fields of differing lengths, other than arrays: ``bytes``, ``text``
+            (UTF-8) or ``json``.
         checksums: Compare the members of `.npz` files with their checksums when a process opens
             a file, for which it reads all of it. Compressed ones always are.
     """
-    return open_shards(
-        "npy_shards", path, rows=rows, endings=ENDINGS, load=load_columns, load_sample=load_sample,
-        labels=partial(FileLabels.of, labels, label_pattern, label_columns, unlabelled),
-        classes=classes, checksums=checksums, kinds=kinds,
+    label_files = partial(FileLabels.of, labels, label_pattern, label_columns, unlabelled)
+    return open_arrays(
+        NpyForm(), path, rows=rows, labels=label_files, classes=classes, checksums=checksums,
+        kinds=kinds,
     )  # fmt: skip
 
 

@@ -16,7 +16,8 @@ from penstock.core.parts import PartSummary
 from penstock.core.registry import register
 from penstock.core.sample import RecordError
 from penstock.core.user_errors import is_trouble
-from penstock.datasets.array_shards.storage import open_shards
+from penstock.datasets.array_shards.shards import Columns
+from penstock.datasets.array_shards.storage import ArrayForm, open_arrays
 from penstock.datasets.array_shards.writer import ShardWriter
 from penstock.datasets.files.access import RangeFile, RangeStream, retried
 from penstock.datasets.files.zip_members import list_members, read_member
@@ -29,17 +30,17 @@ _REMEDY = "save tensors, or lists and dicts of them, with torch.save"
 
 
 def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int) -> Any:
-    """Load what was saved in a file: tensors are mapped, on the CPU; no code of it is run.
+    """Load a file of `torch.save` onto the CPU, with mapped tensors; its code never runs.
 
     Args:
-        path: A file of `torch.save`, not of its old format.
+        path: The file.
         root: The folder of the data set.
-        where: What messages call the file.
-        checksums: Compare all of it with its checksums, for which it is read.
-        max_bytes: What a record may take: what is compressed may not become absurdly more.
+        where: The file, for messages.
+        checksums: Read all of it, and compare it with its checksums.
+        max_bytes: The size of the largest record.
 
     Raises:
-        ValueError: It is damaged, or holds what would take running code to load; one line.
+        ValueError: It is damaged, of the old format, or loading it would run code; one line.
         penstock.datasets.files.access.MissingFile: It is gone.
         OSError: Trouble that did not pass.
     """
@@ -60,7 +61,7 @@ def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int
                 raise ValueError(
                     f"{where} is a program (TorchScript), which is never run; {_REMEDY}"
                 )
-            # What the library maps it does not compare; nothing else in the file is large.
+            # The library does not compare mapped tensors; the other members are small.
             if checksums or "/data/" not in member.name:
                 read_member(file, member, max_bytes=max_bytes)
     except RecordError as error:
@@ -68,7 +69,7 @@ def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int
         raise ValueError(f"{where}: {name}{error}{again}") from error
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # of many kinds, for damage and for what it may not load
+    except Exception as error:  # of many kinds, for damage and for refused content
         if isinstance(error, OSError) or is_trouble(error):
             raise
         said = " ".join(str(error).split()).partition(" This file can still be loaded")[0]
@@ -95,21 +96,6 @@ def to_array(tensor: torch.Tensor, where: str) -> NDArray[Any]:
     return array
 
 
-def sample_fields(saved: Any, where: str) -> dict[str, Any]:
-    """The fields of one sample that was saved: a tensor, or a dict of tensors and plain values.
-
-    Raises:
-        ValueError: It is something else; one line.
-    """
-    import torch
-
-    if isinstance(saved, torch.Tensor):
-        return {"array": to_array(saved, where)}
-    if not isinstance(saved, Mapping):
-        raise ValueError(f"{where} holds a {type(saved).__name__}, expected a tensor or a dict")
-    return {str(name): _plain(value, f"{where}: {name!r}") for name, value in saved.items()}
-
-
 class Items:
     """Values of a list, by row: tensors as arrays."""
 
@@ -132,32 +118,50 @@ class Items:
             raise RecordError(str(error)) from error
 
 
-def load_columns(
-    path: str, *, root: str, where: str, checksums: bool, max_bytes: int
-) -> dict[str | None, Any]:
-    """Map the tensors of a file; see `datasets.array_shards.storage.LoadColumns`."""
-    import torch
+class PtForm(ArrayForm):
+    """Files of `torch.save`: tensors, and lists and dicts of them."""
 
-    saved = load_pt(path, root=root, where=where, checksums=checksums, max_bytes=max_bytes)
+    name = "pt_shards"
+    endings = (".pt", ".pth")
 
-    if isinstance(saved, Mapping):
-        if not saved:
-            raise ValueError(f"{where} holds no tensor; {_REMEDY}")
-        return {str(name): _column(value, f"{where}: {name!r}") for name, value in saved.items()}
-    if isinstance(saved, torch.Tensor):
-        return {None: _column(saved, where)}
-    if isinstance(saved, list) and saved:
-        if all(isinstance(value, torch.Tensor) for value in saved):
-            return {None: Items(saved, where)}
-        if all(isinstance(value, Mapping) and value.keys() == saved[0].keys() for value in saved):
+    def columns(
+        self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
+    ) -> Columns:
+        """Map the tensors of a file."""
+        import torch
+
+        saved = load_pt(path, root=root, where=where, checksums=checked, max_bytes=max_bytes)
+        if isinstance(saved, Mapping):
+            if not saved:
+                raise ValueError(f"{where} holds no tensor; {_REMEDY}")
             return {
-                str(name): _column([value[name] for value in saved], f"{where}: {name!r}")
-                for name in saved[0]
+                str(name): _column(value, f"{where}: {name!r}") for name, value in saved.items()
             }
-    raise ValueError(
-        f"{where} holds a {type(saved).__name__}, expected a tensor [N, ...], a dict of these or "
-        f"a list of tensors or of dicts with the same fields; save one of them"
-    )
+        if isinstance(saved, torch.Tensor):
+            return {None: _column(saved, where)}
+        if isinstance(saved, list) and saved:
+            if all(isinstance(value, torch.Tensor) for value in saved):
+                return {None: Items(saved, where)}
+            if all(isinstance(one, Mapping) and one.keys() == saved[0].keys() for one in saved):
+                return {
+                    str(name): _column([one[name] for one in saved], f"{where}: {name!r}")
+                    for name in saved[0]
+                }
+        raise ValueError(
+            f"{where} holds a {type(saved).__name__}, expected a tensor [N, ...], a dict of these "
+            f"or a list of tensors or of dicts with the same fields; save one of them"
+        )
+
+    def sample(self, path: str, root: str, *, checked: bool, max_bytes: int) -> dict[str, Any]:
+        """Read a tensor as ``array``, or a dict of tensors and plain values."""
+        import torch
+
+        saved = load_pt(path, root=root, where="it", checksums=checked, max_bytes=max_bytes)
+        if isinstance(saved, torch.Tensor):
+            return {"array": to_array(saved, "it")}
+        if not isinstance(saved, Mapping):
+            raise ValueError(f"it holds a {type(saved).__name__}, expected a tensor or a dict")
+        return {str(name): _plain(value, f"it: {name!r}") for name, value in saved.items()}
 
 
 def _column(value: Any, where: str) -> Any:
@@ -192,9 +196,6 @@ def _plain(value: Any, where: str) -> Any:
     raise ValueError(f"{where} is a {type(value).__name__}, expected tensors and plain values")
 
 
-ENDINGS = (".pt", ".pth")
-
-
 @register("storage", "pt_shards")
 def open_pt_shards(
     path: str,
@@ -217,7 +218,7 @@ def open_pt_shards(
     ``keys`` holds the keys; without them a key is the number of the row.
 
     Without `rows`, a file is a sample: a tensor is the field ``array``, a dict a field for each
-    of its values. Keys are paths; labels come from where those of an image folder do.
+    of its values. Keys are paths; labels come as in an image folder.
 
     Args:
         path: A folder, a file, or a pattern.
@@ -226,24 +227,16 @@ def open_pt_shards(
             ``file`` (the files hold them; all are read once), or None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
         label_columns: Of the CSV: the columns of the keys and of the labels.
-        unlabelled: Files that the CSV has no row for; see `ImageFolder`.
+        unlabelled: Files without a row in the CSV; see `ImageFolder`.
         classes: Class names by id; None: with `rows`, the lines of ``classes.txt``, or the
             numbers; without, those found.
         checksums: Compare a file with its checksums when a process opens it, for which all of it
             is read.
     """
-    return open_shards(
-        "pt_shards", path, rows=rows, endings=ENDINGS, load=load_columns,
-        load_sample=partial(load_sample, checksums=checksums),
-        labels=partial(FileLabels.of, labels, label_pattern, label_columns, unlabelled),
-        classes=classes, checksums=checksums,
-    )  # fmt: skip
-
-
-def load_sample(path: str, root: str, max_bytes: int, *, checksums: bool) -> dict[str, Any]:
-    """The fields of the sample in a file; ValueError where it is damaged."""
-    saved = load_pt(path, root=root, where="it", checksums=checksums, max_bytes=max_bytes)
-    return sample_fields(saved, "it")
+    label_files = partial(FileLabels.of, labels, label_pattern, label_columns, unlabelled)
+    return open_arrays(
+        PtForm(), path, rows=rows, labels=label_files, classes=classes, checksums=checksums
+    )
 
 
 @register("writer", "pt_shards")

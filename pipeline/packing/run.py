@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Storage, Writer, WriterCapabilities, capabilities_of
+from penstock.core.contracts import Storage, Writer
 from penstock.core.files import write_whole
 from penstock.core.parts import PackPlan, Part, PartSummary
 from penstock.datasets.writing import Recode, check_labels, make_plan, sync_files, write_part
@@ -244,10 +244,6 @@ class SendPart:
         return self.work.name(task)
 
 
-def _is_in_place(writer: Writer) -> bool:
-    return capabilities_of(writer, WriterCapabilities).in_place
-
-
 def _receive(folder: Path, sent: tuple[PartSummary, list[NDArray[np.uint8]]]) -> PartSummary:
     """Write the files of a part that was sent."""
     summary, contents = sent
@@ -283,7 +279,7 @@ def pack_split(
     num_workers = 0 if is_few else packing.num_workers
     planned = replace(plan, held=not num_workers)
     write = WritePart(writer, folder, planned, source, packing.recode, packing.skip_bad)
-    sends = bool(num_workers) and packing.launcher != "local" and not _is_in_place(writer)
+    sends = bool(num_workers) and packing.launcher != "local"
     written = do_tasks(
         SendPart(write) if sends else write,
         missing,

@@ -238,9 +238,9 @@ MUTATIONS = (
         _laws("reading"),
     ),
     Mutation(
-        "rows of a table in their own order", "datasets/storages/memmap/storage.py",
-        "rows = self.index.rows(indices)\n        arrays = {name: array for",
-        "rows = np.sort(self.index.rows(indices))\n        arrays = {name: array for",
+        "rows of a table in their own order", "datasets/array_shards/storage.py",
+        "rows = self.index.rows(indices)\n        forms = {name: form for",
+        "rows = np.sort(self.index.rows(indices))\n        forms = {name: form for",
         _laws("reading"),
     ),
     Mutation(

@@ -5,16 +5,16 @@ from __future__ import annotations
 import io
 import math
 import os
+import shutil
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from penstock.core.contracts import WriterCapabilities
-from penstock.core.files import write_lines, write_whole
+from penstock.core.files import write_lines
 from penstock.core.parts import PackPlan, Part, PartSummary, Written, written_keys
 from penstock.core.registry import register
 from penstock.core.sample import Record
@@ -57,78 +57,6 @@ class RowSpec:
         return file.getvalue()
 
 
-def make_array(path: Path, spec: RowSpec, rows: int) -> None:
-    """Make a file of zeros, if none is there; no disk is taken yet."""
-    if path.exists():
-        return
-    header = spec.header(rows)
-
-    def write(file: Any) -> None:
-        file.write(header)
-        file.truncate(len(header) + rows * spec.row_bytes)
-
-    write_whole(path, write)
-
-
-class RowFile:
-    """A file that rows are written to, in order from one on.
-
-    Written, and not mapped: a full disk is then an error and no signal.
-
-    Args:
-        path: A file that `make_array` made.
-        spec: Of its rows.
-        rows: How many it has in all.
-        start: The first that is written.
-    """
-
-    def __init__(self, path: Path, spec: RowSpec, rows: int, start: int) -> None:
-        self._dtype = np.dtype(spec.dtype)
-        self._file = open(path, "r+b", buffering=max(_BUFFER_BYTES, spec.row_bytes))
-        self._file.seek(len(spec.header(rows)) + start * spec.row_bytes)
-
-    def write(self, value: Any) -> None:
-        """Write the next row."""
-        row = np.asarray(value, self._dtype)
-        self._file.write(row.tobytes() if row.ndim == 0 else np.ascontiguousarray(row).data)
-
-    def close(self) -> None:
-        """Bring all rows to the disk."""
-        with self._file:
-            self._file.flush()
-            os.fsync(self._file.fileno())
-
-
-def keep_rows(path: Path, spec: RowSpec, rows: int, ranges: list[tuple[int, int]]) -> None:
-    """Write a file anew with some of its rows, if it has others yet.
-
-    Args:
-        path: The file.
-        spec: Of its rows.
-        rows: How many it was made with.
-        ranges: First row and number of rows of those that stay.
-    """
-    kept = sum(count for _, count in ranges)
-    header = spec.header(rows)
-    if kept == rows or path.stat().st_size != len(header) + rows * spec.row_bytes:
-        return
-
-    def write(file: Any) -> None:
-        file.write(spec.header(kept))
-        with open(path, "rb") as source:
-            for start, count in ranges:
-                source.seek(len(header) + start * spec.row_bytes)
-                for size in _pieces(count * spec.row_bytes):
-                    file.write(source.read(size))
-
-    write_whole(path, write)
-
-
-def _pieces(size: int) -> Iterator[int]:
-    for start in range(0, size, _BUFFER_BYTES):
-        yield min(_BUFFER_BYTES, size - start)
-
-
 _FILES = {"image": "images.npy", "label": "labels.npy"}
 _NOT_FIELDS = ("images", "labels", "masks", "index", "key", "position", "epoch", "valid")
 _CHANNELS = (1, 3, 4)
@@ -148,46 +76,56 @@ class MemmapWriter:
     part_bytes = 1 << 26
     cannot_hold = frozenset("files pixels shapes bytes values missing".split())
     storage_arguments: dict[str, Any] = {}  # noqa: RUF012
-    capabilities = WriterCapabilities(in_place=True)
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Make the arrays at their full length."""
+        """Check the samples and the names of classes."""
         specs = _specs(plan)
         for record in plan.samples:
             _check(record, specs, plan)
         for name in plan.class_names or ():
             _refuse_lines(name, "class name")
-        for name, spec in specs.items():
-            make_array(folder / _file(name), spec, len(plan))
 
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
     ) -> Written:
-        """Write rows into their places; those that are left out leave the last of them unused."""
+        """Write the rows of each field into a file of their own."""
         specs = _specs(plan)
+        spooled = {name: f"{name}-{part.number:06d}" for name in specs}
         with ExitStack() as stack:
             files = {
-                name: stack.enter_context(
-                    closing(RowFile(folder / _file(name), spec, len(plan), part.start))
-                )
-                for name, spec in specs.items()
+                name: stack.enter_context(open(folder / file, "wb", buffering=_BUFFER_BYTES))
+                for name, file in spooled.items()
             }
             for record in records:
                 _check(record, specs, plan)
                 _refuse_lines(record.key, "key")
                 for name, file in files.items():
-                    file.write(record.fields[name])
-        return Written()
+                    file.write(np.asarray(record.fields[name], specs[name].dtype).tobytes())
+        return Written(spooled=tuple(spooled.values()))
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """The rows are in their places already."""
+        """Write the rows of a part into their places in the arrays."""
+        for (name, spec), spooled in zip(
+            _specs(plan).items(), summary.written.spooled, strict=True
+        ):
+            path = folder / _file(name)
+            with open(path, "r+b" if path.exists() else "wb") as file:
+                file.seek(len(spec.header(len(plan))) + summary.first * spec.row_bytes)
+                with open(folder / spooled, "rb") as rows:
+                    shutil.copyfileobj(rows, file, _BUFFER_BYTES)
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Close the gaps that records left which could not be read; write names and keys."""
-        ranges = [(summary.part.start, len(summary)) for summary in summaries]
-        for name, spec in _specs(plan).items():
-            keep_rows(folder / _file(name), spec, len(plan), ranges)
-        if "label" in _specs(plan) and plan.class_names:
+        """Write headers, class names and keys."""
+        specs, count = _specs(plan), sum(map(len, summaries))
+        for name, spec in specs.items():
+            header = spec.header(count)
+            assert len(header) == len(spec.header(len(plan)))  # NumPy leaves room for the count
+            with open(folder / _file(name), "r+b") as file:
+                file.write(header)
+                file.truncate(len(header) + count * spec.row_bytes)
+                file.flush()
+                os.fsync(file.fileno())
+        if "label" in specs and plan.class_names:
             write_lines(folder / CLASSES_NAME, plan.class_names)
         keys = written_keys(plan, summaries)
         if any(key != b"%d" % number for number, key in enumerate(keys)):

@@ -95,7 +95,7 @@ class Counting(np.ndarray):
 def test_a_slice_of_a_map_is_copied_once_and_to_where_the_batch_is_wanted(
     tmp_path, monkeypatch, kind, storage_name
 ):
-    monkeypatch.setattr("penstock.datasets.array_shards.shards._LARGE_ROW_BYTES", 0)
+    monkeypatch.setattr("penstock.datasets.array_shards.storage.ArrayStorage.large_row_bytes", 0)
     folder = tmp_path / "arrays"
     if storage_name == "memmap":
         folder.mkdir()

@@ -8,7 +8,6 @@ from dataclasses import replace
 import pytest
 
 from penstock.core import registry
-from penstock.core.contracts import WriterCapabilities, capabilities_of
 from penstock.pipeline.commands import main
 from penstock.pipeline.config.components import register_components
 from penstock.pipeline.packing.run import pack
@@ -25,7 +24,6 @@ WRITERS = {
     for component in registry.components("writer")
     if component.target.__module__.startswith("penstock.datasets.")
 }
-IN_PLACE = ["memmap"]
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +48,6 @@ def test_the_bytes_are_those_of_one_machine(form, hidden):
     here = packing_of(hidden / form / "here", writer, form, source)
     assert pack(here) == 0
     there = replace(here, target=hidden / form / "there", num_workers=2, launcher="ray")
-    assert capabilities_of(writer, WriterCapabilities).in_place == (form in IN_PLACE)
-    if form in IN_PLACE:
-        with pytest.raises(ValueError, match=r"written in place: .* needs a pack\.path .* sees"):
-            pack(there)
-        return
     assert pack(there) == 0
     found = contents(hidden / form / "here")
     assert contents(hidden / form / "there") == found and len(found) > 2
