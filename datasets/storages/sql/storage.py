@@ -262,7 +262,7 @@ class SqlStorage(IndexedStorage):
             if (name := layout["label"]) is not None:
                 now, names = _name_of(plain(next(values))), self.index.class_names
                 if names is None or label is None or names[label] != now:
-                    raise ValueError(f"is {now!r}, {_CHANGED}")
+                    raise ValueError(f"is {now!r:.100}, {_CHANGED}")
             if (name := layout["image"]) is not None:
                 value = plain(next(values))
                 found_bytes = len(value) if isinstance(value, bytes) else -1
