@@ -22,7 +22,8 @@ import numpy as np
 from penstock.core.machine_cache import computed_once, received, sent, signature_of
 from penstock.core.registry import register
 from penstock.core.sample import MAX_RECORD_BYTES
-from penstock.datasets.columnar.storage import TableFile, TableForm, TableStorage
+from penstock.datasets.columnar.form import TableFile, TableForm
+from penstock.datasets.columnar.storage import TableStorage
 from penstock.datasets.files.access import RangeFile, is_url
 from penstock.datasets.files.data_files import DataFiles
 from penstock.datasets.files.listings import find_file

@@ -12,7 +12,8 @@ from annotated_types import Ge
 from penstock.core.registry import register
 from penstock.core.sample import RecordError, inflated_too_large, too_large
 from penstock.core.stage_times import counted, traffic
-from penstock.datasets.columnar.storage import TableFile, TableForm, TableStorage
+from penstock.datasets.columnar.form import TableFile, TableForm
+from penstock.datasets.columnar.storage import TableStorage
 from penstock.datasets.columnar.writer import TableWriter
 from penstock.datasets.files.access import RangeFile, RangeStream
 
