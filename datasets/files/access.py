@@ -289,6 +289,10 @@ class RangeFile:
 
         return retried(read, path=self.path, root=self.root)
 
+    def close(self) -> None:
+        """Close the file; the next read opens it again."""
+        self._file = None  # a read of another thread holds it until it ends
+
     def _open(self) -> Any:
         file = self._file
         if file is None:

@@ -262,7 +262,9 @@ class FileStorage(IndexedStorage):
         if rows := find_twice(keys):
             a, b = (files.names[columns["file"][row]] for row in rows)
             key = keys[rows[0]].decode("utf-8", "backslashreplace")
-            raise ValueError(f"{self}: {key!r} stands twice, in {a} and {b}; {self.form.twice}")
+            raise ValueError(
+                f"{self}: {key!r:.100} stands twice, in {a} and {b}; {self.form.twice}"
+            )
         content: IndexContent = {
             "keys": keys,
             "columns": columns,
@@ -368,7 +370,7 @@ class FileStorage(IndexedStorage):
             key = first.decode("utf-8", "backslashreplace") if isinstance(first, bytes) else first
             raise ValueError(
                 f"{self}: {len(missing):,} of {len(keys):,} samples have no label, such as "
-                f"{key!r}; {self.form.unlabelled}"
+                f"{key!r:.100}; {self.form.unlabelled}"
             )
         declared = {table.classes for table in tables}
         names, classes = self._names, self.classes

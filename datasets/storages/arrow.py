@@ -15,7 +15,8 @@ from annotated_types import Ge
 from penstock.core.json_text import parse_json
 from penstock.core.registry import register
 from penstock.core.sample import RecordError
-from penstock.datasets.columnar.storage import TableFile, TableForm, TableStorage
+from penstock.datasets.columnar.form import TableFile, TableForm
+from penstock.datasets.columnar.storage import TableStorage
 from penstock.datasets.columnar.writer import TableWriter
 from penstock.datasets.files.access import RangeFile, retried
 from penstock.datasets.files.data_files import DataFiles

@@ -21,7 +21,9 @@ import numpy as np
 
 from penstock.core.machine_cache import computed_once, received, sent, signature_of
 from penstock.core.registry import register
-from penstock.datasets.columnar.storage import TableFile, TableForm, TableStorage
+from penstock.core.sample import MAX_RECORD_BYTES
+from penstock.datasets.columnar.form import TableFile, TableForm
+from penstock.datasets.columnar.storage import TableStorage
 from penstock.datasets.files.access import RangeFile, is_url
 from penstock.datasets.files.data_files import DataFiles
 from penstock.datasets.files.listings import find_file
@@ -102,8 +104,7 @@ class ParsedFiles(DataFiles):
 
     def open(self, name: str) -> RangeFile:
         """Open the parsed copy of a file, which is made where there is none."""
-        path = self.parsed.get(name)
-        if path is None:
+        if name not in self.parsed:
             source = os.path.join(self.root, name)
             mark = self.marks[self.names.index(name)]
             signature = signature_of(path=source, mark=mark, form=repr(self.form), version=_PARSER)
@@ -111,12 +112,14 @@ class ParsedFiles(DataFiles):
             def make(copy: Path) -> None:
                 _Parser(local_copy(source) if is_url(source) else source, self.form).write(copy)
 
-            path = self.parsed[name] = str(
-                computed_once(
-                    f"table-{signature}", ".arrow", make=make, load=os.path.exists,
-                    what=f"columns of {source}",
-                )[0]
-            )  # fmt: skip
+            def load(copy: Path) -> str:
+                ArrowFile(str(copy), MAX_RECORD_BYTES)  # raises if it is damaged
+                return str(copy)
+
+            what, copied = f"columns of {source}", f"table-{signature}"
+            made = computed_once(copied, ".arrow", make=make, load=load, what=what)
+            self.parsed[name] = made[1]
+        path = self.parsed[name]
         return RangeFile(path, root=os.path.dirname(path))
 
     def __reduce__(self) -> tuple[Any, ...]:

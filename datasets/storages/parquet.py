@@ -12,12 +12,12 @@ from annotated_types import Ge
 from penstock.core.registry import register
 from penstock.core.sample import RecordError, inflated_too_large, too_large
 from penstock.core.stage_times import counted, traffic
-from penstock.datasets.columnar.storage import TableFile, TableForm, TableStorage
+from penstock.datasets.columnar.form import TableFile, TableForm
+from penstock.datasets.columnar.storage import TableStorage
 from penstock.datasets.columnar.writer import TableWriter
 from penstock.datasets.files.access import RangeFile, RangeStream
 
 _VALUE_BYTES = {"FLOAT": 4, "DOUBLE": 8, "INT64": 8}  # at least
-_LEAST_OPEN_BYTES = 128 << 10  # bounds the number of open files
 
 
 class Parquet(TableForm):
@@ -80,12 +80,13 @@ class ParquetFile(TableFile):
         self._file, self._file_bytes, self._max_bytes = file, file_bytes, max_bytes
         with damage():
             self._footer = pq.ParquetFile(self._view()).metadata
+            self._file.close()  # as after each read, because footers of many files are kept
             self.schema = self._footer.schema.to_arrow_schema()
             groups = [self._footer.row_group(n) for n in range(self._footer.num_row_groups)]
         self.num_groups = len(groups)
         self.counts = [group.num_rows for group in groups]
         self.content = [group.total_byte_size for group in groups]
-        self.size_bytes = max(self._footer.serialized_size, _LEAST_OPEN_BYTES)
+        self.size_bytes = self._footer.serialized_size
         self._checked: set[tuple[int | str, ...]] = set()  # groups, and columns of them
 
     def read(
@@ -106,6 +107,7 @@ class ParquetFile(TableFile):
             )
             table = file.read_row_group(group, columns=leaves, use_threads=False)
             table.validate(full=True)
+        self._file.close()
         return table, table.nbytes
 
     def has_nulls(self, group: int, name: str) -> bool:

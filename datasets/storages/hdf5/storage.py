@@ -33,7 +33,7 @@ from penstock.datasets.storages.hdf5.rows import MISSING
 from penstock.datasets.storages.hdf5.samples import Samples
 
 ENDINGS = (".h5", ".hdf5", ".hdf", ".he5")
-_MOST_OPEN = 1024
+_MOST_OPEN = 128  # each takes two descriptors
 
 
 @dataclass(frozen=True, repr=False)

@@ -13,6 +13,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
+from penstock.core.sample import RecordError
 from penstock.datasets.files.passwords import MASK, masked
 
 if TYPE_CHECKING:
@@ -116,10 +117,6 @@ def shown(url: URL) -> str:
     return masked(url.render_as_string())
 
 
-class DamagedRows(Exception):
-    """Rows that a database or its driver cannot return; the message is the cause."""
-
-
 class BadStatement(Exception):
     """A statement that a database refuses; the message is the cause."""
 
@@ -173,7 +170,8 @@ class Server:
         """Read all rows of a statement.
 
         Raises:
-            DamagedRows, BadStatement: See there.
+            RecordError: The database or its driver cannot return the rows.
+            BadStatement: See there.
             OSError: Trouble that did not pass: the connection, a deadlock, the deadline.
         """
         return self.call(lambda connection: list(map(tuple, connection.execute(statement, values))))
@@ -197,7 +195,7 @@ class Server:
         is twice as long as the one before, up to 8 times: without an index, each sorts the table.
 
         Raises:
-            DamagedRows, BadStatement, OSError: See `rows`.
+            RecordError, BadStatement, OSError: See `rows`.
             ValueError: A key stands twice.
         """
         ordered, before = statement.order_by(key).limit(page_rows), set[Any]()
@@ -248,7 +246,7 @@ class Server:
         except self._errors.Error as error:  # of the driver, not wrapped by SQLAlchemy
             raise self._explained(error) from error
         except UnicodeDecodeError as error:
-            raise DamagedRows("a text is no UTF-8") from error
+            raise RecordError("a text is no UTF-8") from error
 
     def _settings(self, dialect: Any) -> tuple[str, ...]:
         """List the first statements of a connection: to only read, and for how long."""
@@ -279,7 +277,7 @@ class Server:
         if lost or state.startswith(_PASSING_STATES) or number in _PASSING_NUMBERS:
             return OSError(errno.ECONNRESET, line, self.place)
         if isinstance(error, kinds.DataError | kinds.InternalError):
-            return DamagedRows(line)
+            return RecordError(line)
         return BadStatement(line)
 
     def _explained_file(self, error: Any, line: str) -> Exception:
@@ -289,12 +287,12 @@ class Server:
         if code == sqlite3.SQLITE_CANTOPEN:
             os.close(os.open(os.devnull, os.O_RDONLY))  # raises if no descriptors are left
         if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN):
-            return DamagedRows(
+            return RecordError(
                 f"{line}: a program left a -journal or -wal file beside it; open it with sqlite3"
             )
         if code in (sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE):
             return BadStatement(line)
-        return DamagedRows(f"cannot be read ({line})")
+        return RecordError(f"cannot be read ({line})")
 
     def _wait(self, pauses: Iterator[float], error: OSError) -> None:
         """Pause before another attempt, or raise."""
@@ -349,7 +347,7 @@ def _open_file(path: str) -> _FileConnection:
     found = os.stat(path)
     header = os.pread(_descriptor(path, found.st_dev, found.st_ino, os.getpid()), 20, 0)
     if not header.startswith(b"SQLite format 3\0"):
-        raise DamagedRows("it is no SQLite file")
+        raise RecordError("it is no SQLite file")
     # SQLite makes files beside a database with a write-ahead log unless it is immutable, which it
     # is while the log is empty and the file keeps its mark.
     mark = change_mark(path)

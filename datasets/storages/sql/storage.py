@@ -6,15 +6,14 @@ import contextlib
 import os
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 from annotated_types import Gt
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
-from penstock.core.sample import BadRecord, Record, too_large
+from penstock.core.sample import BadRecord, Record, RecordError, too_large
 from penstock.core.user_errors import ExplainedError
 from penstock.datasets.columnar.images import image_bytes
 from penstock.datasets.files.access import MissingFile
@@ -23,7 +22,6 @@ from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.storages.sql.server import (
     BadStatement,
-    DamagedRows,
     Server,
     change_mark,
     file_of,
@@ -56,14 +54,13 @@ _BATCH_ROWS, _SCAN_ROWS = 256, 1 << 16
 _CHANGED = "and changed since the rows were listed; name a version_column to list them again"
 
 
-@dataclass(slots=True)
-class Listed:
-    """Keys of all rows and their type, labels, and sizes of images in the rows."""
+class Listed(NamedTuple):
+    """Keys of all rows, labels, and sizes of images in the rows."""
 
-    keys: list[bytes] = field(default_factory=list)
-    key_type: int = 0
-    labels: list[Any] = field(default_factory=list)
-    sizes: list[int | None] = field(default_factory=list)
+    keys: list[bytes]
+    labels: list[Any]
+    sizes: list[int | None]
+    key_type: int
 
 
 @register("storage", "sql")
@@ -237,7 +234,7 @@ class SqlStorage(IndexedStorage):
                 try:
                     rows = self.opened.rows(statement, keys=[key_value(k, kind) for k in some])
                     found |= {key_bytes(row[0])[0]: row for row in rows}
-                except DamagedRows as error:
+                except RecordError as error:
                     middle = len(some) // 2
                     left += [some[:middle], some[middle:]] if middle else []
                     if not middle:
@@ -262,7 +259,7 @@ class SqlStorage(IndexedStorage):
             if (name := layout["label"]) is not None:
                 now, names = _name_of(plain(next(values))), self.index.class_names
                 if names is None or label is None or names[label] != now:
-                    raise ValueError(f"is {now!r}, {_CHANGED}")
+                    raise ValueError(f"is {now!r:.100}, {_CHANGED}")
             if (name := layout["image"]) is not None:
                 value = plain(next(values))
                 found_bytes = len(value) if isinstance(value, bytes) else -1
@@ -299,7 +296,7 @@ class SqlStorage(IndexedStorage):
             server = Server(self._url, timeout_s=self.timeout_s, patient=False)
             with contextlib.closing(server):
                 yield server
-        except (BadStatement, DamagedRows) as error:
+        except (BadStatement, RecordError) as error:
             raise ValueError(f"{self}: {error}") from error
 
     def _find(self, server: Server) -> tuple[Rows, ColumnRoles]:
@@ -329,28 +326,31 @@ class SqlStorage(IndexedStorage):
             about_image = sql.func.length(about_image)  # of bytes, their number
         label = sql.null() if roles.label is None else roles.label
         statement = rows.select(rows.key, label, about_image)
-        found = Listed()
+        keys, labels, sizes = list[bytes](), list[Any](), list[int | None]()
+        key_type = 0
         try:
             for page in server.in_order(statement, sql.column(rows.key), page_rows=_SCAN_ROWS):
                 for value, label, image in page:
                     key, kind = key_bytes(value)
-                    if found.keys and kind != found.key_type:  # as in SQLite's columns
+                    if keys and kind != key_type:  # as in SQLite's columns
                         raise ValueError(
                             f"the key is {value!r:.50}, of another type than those before; give a "
                             f"query that casts them all to one"
                         )
-                    found.key_type = kind
+                    key_type = kind
                     if in_row:
-                        found.sizes.append(image)
+                        sizes.append(image)
                     elif isinstance(image, str):
                         refuse_escape(image, self.root)
                     if roles.label is not None:  # equal texts are kept once
                         text = isinstance(label, str)
-                        found.labels.append(sys.intern(label) if text else plain(label))
-                    found.keys.append(key)
+                        labels.append(sys.intern(label) if text else plain(label))
+                    keys.append(key)
+        except RecordError:
+            raise
         except ValueError as error:
-            raise ValueError(f"{self}: record {len(found.keys)}: {error}") from None
-        return found
+            raise ValueError(f"{self}: record {len(keys)}: {error}") from None
+        return Listed(keys, labels, sizes, key_type)
 
 
 def _name_of(label: Any) -> str | None:

@@ -130,24 +130,6 @@ def test_columns_keys_and_labels(tmp_path):
     assert (index.column("label").tolist(), len(index.class_names)) == ([10, 2], 11)
 
 
-def test_texts_that_nearly_all_differ_are_read_and_taken(tmp_path, monkeypatch):
-    texts = ["b", "a", "", "b", "c", "é"]
-    path = put(tmp_path / "t.csv", [["n", "s"], *([n, text] for n, text in enumerate(texts))])
-    for most in (4, 5):
-        monkeypatch.setattr(group_module, "_MOST_TEXTS", most)
-        storage = CsvStorage(path)
-        for rows in (np.arange(6), np.array([3, 1, 3]), np.array([2]), np.array([5, 2])):
-            wanted = [texts[row] or None for row in rows]
-            assert [record.fields["s"] for record in storage.read(rows)] == wanted
-            assert storage.take(rows, {"s"})["s"].tolist() == wanted
-
-
-def test_images_below_another_folder(tmp_path):
-    path = put(tmp_path / "tables/t.csv", ROWS)
-    put(tmp_path / "photos/x.csv", [], images=NAMES)
-    assert CsvStorage(path, root=str(tmp_path / "photos")).read(np.array([2]))[0].key == NAMES[2]
-
-
 def test_absolute_paths_are_taken_below_the_root(tmp_path):
     photo = tmp_path / "photos/a.jpg"
     path = put(tmp_path / "tables/t.csv", [["image"], [str(photo)]])
@@ -269,6 +251,29 @@ def test_a_second_start_reads_the_file_again_only_if_it_changed(tmp_path, monkey
         assert CsvStorage(path).fingerprint() == first
     put(tmp_path / "t.csv", ROWS[:3])
     assert len(CsvStorage(path)) == 2
+
+
+def test_a_damaged_copy_is_made_anew(tmp_path):
+    path = put(tmp_path / "t.csv", ROWS, images=NAMES)
+    storage = CsvStorage(path)
+    before = read_all(storage)
+    [copy] = storage._files.parsed.values()
+    os.chmod(copy, 0o600)
+    os.truncate(copy, 100)
+    assert read_all(CsvStorage(path)) == before
+
+
+def test_many_different_texts_are_columns(tmp_path, monkeypatch):
+    texts = ["b", "a", "", "b", "c", "é"]
+    path = put(tmp_path / "t.csv", [["n", "s"], *([n, text] for n, text in enumerate(texts))])
+    for most in (3, 9):
+        monkeypatch.setattr(storage_module, "_MOST_TEXTS", most)
+        monkeypatch.setattr(group_module, "_MOST_TEXTS", most)
+        storage = CsvStorage(path, missing=("", str(most)))
+        for rows in (np.arange(6), np.array([3, 1, 3]), np.array([2])):
+            wanted = [texts[row] or None for row in rows]
+            assert [record.fields["s"] for record in storage.read(rows)] == wanted
+            assert storage.take(rows, {"s"})["s"].tolist() == wanted
 
 
 def test_a_flipped_bit_anywhere_is_an_error_or_stays_in_its_row(tmp_path):

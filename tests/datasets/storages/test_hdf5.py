@@ -2,7 +2,6 @@
 
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 
 import h5py
 import numpy as np
@@ -273,29 +272,3 @@ def test_compact_and_short_addresses_and_lists_in_chunks_are_read(tmp_path):
         assert found["ages"] == AGES[i] and np.array_equal(found["depth"], DEPTH[i])
     storage = Hdf5Storage(str(path), fields={"plain": "plain"})
     assert storage.index.column("size_bytes").tolist() == [len(file) for file in FILES]
-
-
-def test_filters_of_the_plugin_are_read(tmp_path):
-    hdf5plugin = pytest.importorskip("hdf5plugin")
-    for options in (hdf5plugin.Blosc(), hdf5plugin.Zstd(), {"scaleoffset": 0}):
-        path = write(tmp_path / "a.h5", {"chunks": (3,), **options}, {"images": IMAGES})
-        assert np.array_equal([each["image"] for each in fields(path)], IMAGES)
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        kind = h5py.vlen_dtype(np.uint8)
-        lists = file.create_dataset("image", (11,), kind, chunks=(4,), **hdf5plugin.Zstd())
-        for row, value in enumerate(FILES):
-            lists[row] = np.frombuffer(value, np.uint8)
-    assert [each["image"] for each in fields(tmp_path / "a.h5")] == FILES
-
-
-def test_threads_share_an_open_file(tmp_path):
-    path = write(tmp_path / "a.h5", PIECES["shuffled"])
-    with h5py.File(path, "r+") as file:
-        write_lists(file, "jpeg", FILES)
-    storage = Hdf5Storage(path, cache_bytes=0)
-    orders = np.random.default_rng(0).integers(0, 11, (64, 16))
-    with ThreadPoolExecutor(8) as threads:
-        for order, records in zip(orders, threads.map(storage.read, orders), strict=True):
-            for i, record in zip(order, records, strict=True):
-                assert record.fields["jpeg"].tobytes() == FILES[i]
-                assert np.array_equal(record.fields["image"], IMAGES[i])

@@ -1,5 +1,6 @@
 """Parquet: what the hubs and others write, how often a row group is read, and damage anywhere."""
 
+import gc
 import multiprocessing
 import os
 import shutil
@@ -107,6 +108,19 @@ def test_a_batch_reads_each_row_group_once_and_only_its_columns(tmp_path, monkey
     for _ in range(3):
         storage.read(rng.permutation(50)[:10])
     assert len(groups.read) == 5, "all of it is in the cache"
+
+
+def test_many_files_take_few_descriptors(tmp_path):
+    for n in range(60):
+        put(tmp_path / f"{n:02d}.parquet", pa.table({"x": [n]}))
+    storage = ParquetStorage(str(tmp_path), cache_bytes=0)
+    gc.disable()
+    try:
+        before = len(os.listdir("/proc/self/fd"))
+        assert [record.fields["x"] for record in read_all(storage)] == list(range(60))
+        assert len(os.listdir("/proc/self/fd")) < before + 10
+    finally:
+        gc.enable()
 
 
 def test_a_fork_while_a_thread_reads_waits_for_nothing(tmp_path, monkeypatch):

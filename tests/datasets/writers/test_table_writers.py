@@ -1,4 +1,4 @@
-"""Parquet as it is written in parts, and as other programs see it."""
+"""Parquet and Arrow as they are written in parts, and as other programs see them."""
 
 from __future__ import annotations
 
@@ -10,26 +10,32 @@ import pyarrow.parquet as pq
 import pytest
 
 from penstock.core.sample import BadRecord
+from penstock.datasets.storages.arrow import ArrowStorage, ArrowWriter
 from penstock.datasets.storages.parquet import ParquetStorage, ParquetWriter
 from penstock.datasets.writing import write_storage
 from tests.datasets.writers.writer_contract import ListedRecords, assert_equal_records, check_writer
 
-
-def test_contract(tmp_path):
-    check_writer(lambda: ParquetWriter(group_rows=3, part_records=5), tmp_path)
+FORMS = {"parquet": (ParquetWriter, ParquetStorage), "arrow": (ArrowWriter, ArrowStorage)}
 
 
-@pytest.mark.parametrize("compression", ["zstd", "lz4", "snappy", "gzip"])
-def test_compressed_data_comes_back_as_it_was(tmp_path, compression):
+@pytest.mark.parametrize("form", FORMS)
+def test_contract(tmp_path, form):
+    check_writer(lambda: FORMS[form][0](group_rows=3, part_records=5), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("form", "compression"),
+    [("parquet", "zstd"), ("parquet", "snappy"), ("parquet", "gzip"), ("arrow", "zstd"),
+     ("arrow", "lz4")],
+)  # fmt: skip
+def test_compressed_data_comes_back_as_it_was(tmp_path, form, compression):
+    writer, storage = FORMS[form]
     listed = {str(n): {"image": b"jpeg %d" % n, "mask": np.full((64, 64), n, np.uint8),
                        "caption": "again " * 50} for n in range(40)}  # fmt: skip
     source = ListedRecords(listed)
-    for folder, writer in (
-        ("plain", ParquetWriter()),
-        ("small", ParquetWriter(compression=compression)),
-    ):
-        write_storage(writer, tmp_path / folder, source)
-    assert_equal_records(ParquetStorage(str(tmp_path / "small")), source)
+    write_storage(writer(), tmp_path / "plain", source)
+    write_storage(writer(compression=compression), tmp_path / "small", source)
+    assert_equal_records(storage(str(tmp_path / "small")), source)
     plain, small = (sum(f.stat().st_size for f in (tmp_path / n).iterdir())
                     for n in ("plain", "small"))  # fmt: skip
     assert small < plain / 4
