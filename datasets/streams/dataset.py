@@ -15,11 +15,11 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from penstock.core.contracts import (
-    DatasetCapabilities,
     Decoder,
-    DecoderCapabilities,
+    FittedDecoder,
     Source,
     SourceCapabilities,
+    StreamDataset,
     Transform,
     TransformCapabilities,
     capabilities_of,
@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 _MOST_LANES = 1 << 16
 
 
-class LaneStreamDataset:
+class LaneStreamDataset(StreamDataset):
     """Records of a source, numbered by position, decoded and transformed where they are asked for.
 
     The source is read in `lanes`, see `datasets.streams.lanes`: by one reader of every rank, or by
@@ -87,13 +87,12 @@ class LaneStreamDataset:
         self.seed = seed
         knows = capabilities_of(source, SourceCapabilities)
         changes = capabilities_of(transform, TransformCapabilities)
-        defer = capabilities_of(decode, DecoderCapabilities).defer
+        defer = Decoder.of(decode).defer
         self.class_names = knows.class_names
         self.reopens = source.reopens
         self._goes_on = knows.goes_on
-        self.capabilities = DatasetCapabilities(
-            global_random=changes.global_random, readers=readers
-        )
+        self.global_random = changes.global_random
+        self.readers = readers
         self._keep = keep
         self._counts: dict[Any, int] = dict(knows.counts)
         deferred = defer if defer is not None and changes.crops_first else decode
@@ -135,7 +134,7 @@ class LaneStreamDataset:
             shards = [shards[row] for row in order.tolist()]
         # How many messages a queue had in an epoch says nothing of the next one.
         counts = {} if self._goes_on else self._counts
-        readers = self.capabilities.readers
+        readers = self.readers
         shards = shards[reader::readers]
         return [
             Lane(
@@ -159,7 +158,7 @@ class LaneStreamDataset:
         )  # fmt: skip
 
     @property
-    def row_shape(self) -> tuple[int, int, int] | None:
+    def row_shape(self) -> tuple[int, int, int] | None:  # type: ignore[override]
         """The shape of the last uint8 image, likely that of the next ones; None before."""
         return self._transform.row_shape
 
@@ -249,8 +248,7 @@ def open_stream(
     """
     from penstock.datasets.streams.sources import open_split
 
-    fitted = capabilities_of(decode, DecoderCapabilities).fitted
-    if fitted is not None and fitted.statistics is None:
+    if isinstance(decode, FittedDecoder) and decode.statistics is None:
         raise ValueError(
             "dataset.decode needs figures of the whole training part, and a stream is read once, "
             "in order; give those of a run with dataset.decode.statistics=<run>/table.json, or "

@@ -34,7 +34,7 @@ def test_a_storage_with_a_take_of_its_own_is_not_gathered_from(path, subset):
         dataset = MapDataset(
             storage, decode=RawDecoder(), transform=build_stack({}, build_step=build), seed=0
         )
-        assert dataset.capabilities.gathers == gathered
+        assert dataset.gathers == gathered
         image = np.array([0, 5]), np.array([0, 1]), 0
         if gathered:
             zeros = dataset.fetch_columns(*image, gather=lambda *given: np.zeros(2))

@@ -199,7 +199,7 @@ def test_columns_are_passed_on_and_a_map_is_better_left_alone(tmp_path, caplog):
     taken = columns.take(indices, ["image"])["image"]
     assert np.array_equal(taken, storage.take(indices, ["image"])["image"])
     data = MapDataset(cache, decode=RawDecoder(), transform=_Unchanged(), seed=0)
-    assert data.capabilities.columns
+    assert data.columnar
 
 
 class _Unchanged:
