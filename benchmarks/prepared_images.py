@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.contracts import Dataset
 from penstock.core.rng import KeyedRng, Stream
 from penstock.datasets.records.memory_index import MemoryIndex
 
 
-class PreparedImages:
+class PreparedImages(Dataset):
     """Uint8 images of one size in a file: a random crop and a flip of each.
 
     Args:
@@ -39,11 +40,11 @@ class PreparedImages:
         return {**self.__dict__, "_images": None}
 
     @property
-    def row_shape(self) -> tuple[int, int, int]:
+    def row_shape(self) -> tuple[int, int, int]:  # type: ignore[override]
         """Every image has the size of the crop."""
         return self.crop, self.crop, 3
 
-    def read(self, indices: Any) -> list[int]:
+    def read(self, indices: Any, positions: Any, epoch: int) -> list[int]:
         """Nothing is read before it is cropped."""
         return list(indices.tolist())
 
@@ -72,7 +73,7 @@ class PreparedImages:
 
     def fetch(self, indices: Any, positions: Any, epoch: int) -> list[Any]:
         """Read and finish."""
-        return self.finish(self.read(indices), positions, epoch)
+        return self.finish(self.read(indices, positions, epoch), positions, epoch)
 
     def fingerprint(self) -> str:
         """Noise is noise."""

@@ -5,7 +5,8 @@
 Whatever crosses to another process pickles as its recipe (its arguments), opens its handles on
 first use in the process that uses them, and is safe under fork, spawn and forkserver.
 
-What a component can do beside its contract it declares in one place, the attribute or property
+A `Dataset`, a `StreamDataset` and a `Decoder` extend the class of that name and override its
+defaults. Another component declares what it can do beside its contract in the attribute or property
 ``capabilities``, an instance of the frozen class below that bears its group's name::
 
     @register("sampler", "pairs")
@@ -361,25 +362,60 @@ class Source(ABC):
 # Decoder and transform: record to sample, sample to sample, batch to batch.
 
 
-class Decoder(Protocol):
-    """Turns a record into a sample; `RecordError`, one line, says that the record is damaged."""
+class Decoder(ABC):
+    """Turns a record into a sample; `RecordError`, one line, says that the record is damaged.
 
+    A function of a record is a decoder too. A class extends this one for what it can do better.
+
+    Attributes:
+        unchanged: Every field passes as it is.
+        columns: Decodes many records at once: from fields as `ColumnStorage.take` gives them, the
+            fields of the samples without ``index`` and ``key``; None if a record is bad.
+        defer: Decodes, but leaves the image pending until its crop is drawn.
+        whole_image: Decodes an image to uint8 [H, W, C] that the decoder passes on unchanged.
+            Without it no cache can keep pixels.
+    """
+
+    unchanged: bool = False
+    columns: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None
+    defer: Callable[[Record], Sample] | None = None
+    whole_image: Callable[[Any], Array] | None = None
+
+    @abstractmethod
     def __call__(self, record: Record) -> Sample: ...
 
+    @classmethod
+    def of(cls, decode: Callable[[Record], Sample] | None) -> Decoder:
+        """Return a decoder as it is, and a function as a decoder."""
+        return decode if isinstance(decode, Decoder) else _FunctionDecoder(decode)
 
-class FittedDecoder(Decoder, Protocol):
-    """A decoder that must know figures of the training part, such as means and vocabularies."""
+
+class _FunctionDecoder(Decoder):
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self, record: Record) -> Sample:
+        sample: Sample = self._function(record)
+        return sample
+
+
+class FittedDecoder(Decoder):
+    """A decoder that learns statistics of the training part, such as means and vocabularies.
+
+    Attributes:
+        statistics: The learned statistics, with a method ``as_json``; None before.
+    """
+
+    statistics: Any = None
 
     @property
-    def statistics(self) -> Any:
-        """The figures that it has learned; None before. They have a method ``as_json``."""
-
-    @property
+    @abstractmethod
     def recipe(self) -> Mapping[str, Any]:
-        """Plain values that decide the figures beside the data."""
+        """Plain values that decide the statistics together with the data."""
 
+    @abstractmethod
     def fit(self, chunks: Iterable[Mapping[str, Any]], *, where: str) -> dict[str, Any]:
-        """Compute the figures, plain values, of all rows; ValueError where there are none.
+        """Compute the statistics, plain values, of all rows; ValueError without rows.
 
         Args:
             chunks: Columns of the same rows by field, some rows at a time: each as
@@ -387,29 +423,9 @@ class FittedDecoder(Decoder, Protocol):
             where: The data, for messages.
         """
 
+    @abstractmethod
     def learn(self, learned: Mapping[str, Any]) -> None:
-        """Take the figures that `fit` gave."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderCapabilities:
-    """Capabilities of a decoder.
-
-    Attributes:
-        unchanged: It passes every field on as it is.
-        columns: Decodes many records at once: of fields as `ColumnStorage.take` gives them it
-            makes those of the samples, but ``index`` and ``key``; None where a record is bad.
-        defer: Decodes, but leaves the image pending until its crop is drawn.
-        whole_image: Decodes an image to uint8 [H, W, C]; the samples are the same if that was
-            done before. Without it no cache can keep pixels.
-        fitted: The decoder itself, if it learns from the training part.
-    """
-
-    unchanged: bool = False
-    columns: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None
-    defer: Decoder | None = None
-    whole_image: Callable[[Any], Array] | None = None
-    fitted: FittedDecoder | None = None
+        """Take the statistics that `fit` returned."""
 
 
 class Transform(Protocol):
@@ -470,35 +486,58 @@ class BatchTransformCapabilities:
 # Dataset: positions to samples.
 
 
-@runtime_checkable
-class Dataset(Protocol):
-    """Positions of an epoch to samples: read, decoded and transformed."""
+class AnyDataset(ABC):
+    """The parts that indexed data and streams have in common.
 
+    Attributes:
+        row_shape: Height, width and channels of the images, if they are known.
+        collate: Puts its samples together, in place of the configured collate.
+        global_random: Draws from global random states, and needs a process of its own.
+        table: The decoder with the statistics of a table's columns.
+    """
+
+    row_shape: tuple[int, int, int] | None = None
+    collate: Collate | None = None
+    global_random: bool = False
+    table: FittedDecoder | None = None
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Hash of the data's identity."""
+
+
+class Dataset(AnyDataset):
+    """Positions of an epoch to samples: read, decoded and transformed.
+
+    Attributes:
+        index: Metadata of the records.
+        staged: ``fetch`` is ``finish`` of ``read``, and the two may be called apart.
+        columnar: ``fetch_columns`` makes batches as a whole, where nothing is done per sample.
+        draws_partners: The transform needs other samples: see ``drawing_from``.
+        held_bytes: Returns the memory that records take once they are read.
+    """
+
+    index: Index
+    staged: bool = False
+    columnar: bool = False
+    draws_partners: bool = False
+    held_bytes: Sizes | None = None
+
+    @abstractmethod
     def __len__(self) -> int: ...
 
-    @property
-    def index(self) -> Index: ...
-
+    @abstractmethod
     def fetch(
         self, indices: Int64Array, positions: Int64Array, epoch: int
     ) -> list[Sample | BadSample]:
         """Make the samples of the records `indices`, int64 [n], drawn at `positions`, int64 [n].
 
-        What comes back is a function of (seed, epoch, position, index) alone.
+        The result is a function of (seed, epoch, position, index) alone.
         """
 
-    def fingerprint(self) -> str: ...
-
-
-class StagedDataset(Dataset, Protocol):
-    """A dataset whose reading can be done apart: ``fetch`` is ``finish`` of what `read` gives."""
-
-    @property
-    def row_shape(self) -> tuple[int, int, int] | None:
-        """Height, width and channels of the images, as far as can be told; None: unknown."""
-
     def read(self, indices: Int64Array, positions: Int64Array, epoch: int) -> Sequence[Any]:
-        """Read what lies at `indices`, int64 [n], as `finish` takes it; from any thread."""
+        """Read the records `indices`, int64 [n], for `finish`; from any thread."""
+        raise NotImplementedError
 
     def finish(
         self,
@@ -509,15 +548,12 @@ class StagedDataset(Dataset, Protocol):
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Make samples of what `read` gave, drawn at `positions`, int64 [n].
+        """Make samples of the result of `read`, drawn at `positions`, int64 [n].
 
         `rows`, uint8 [n, *row_shape], is memory of the batch to come: an image of that shape is
         written to its row, and is then a view of it. `times` is added to.
         """
-
-
-class ColumnDataset(StagedDataset, Protocol):
-    """A staged dataset that can give a batch as a whole, where nothing is done per sample."""
+        raise NotImplementedError
 
     def fetch_columns(
         self,
@@ -527,66 +563,41 @@ class ColumnDataset(StagedDataset, Protocol):
         *,
         allocate: Allocate | None = None,
     ) -> dict[str, Any] | None:
-        """Make what ``fetch`` gives, a column per field: arrays [n, ...], lists of n, `Keys`.
+        """Make the result of ``fetch`` as a column per field: arrays [n, ...], lists, `Keys`.
 
         None where samples must be made one by one. `allocate`: see `ColumnStorage.take`.
         """
+        return None
+
+    def drawing_from(self, sampler: Sampler) -> Dataset:
+        """Return the same data with the partners that `sampler` places in an epoch."""
+        return self
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DatasetCapabilities:
-    """Capabilities of a dataset.
+class StreamDataset(AnyDataset):
+    """Items that cannot be indexed: they are read in order and numbered by position.
 
     Attributes:
-        staged: Reads apart: the dataset itself.
-        columns: Gives whole batches: the dataset itself.
-        drawing_from: Gives the same data with the other samples that its transform needs, as a
-            sampler places them in an epoch; None where it needs none.
-        held_bytes: Knows the memory that records take once they are read.
-        collate: Puts its samples together, in place of the configured collate.
-        global_random: Draws from global random states, and needs a process of its own.
-        table: The decoder that knows figures of a table's columns.
-        readers: Of a stream: into how many parts it can be read side by side, see its ``open``.
-        foreign_reader: Of a stream: what reads it is code of the user's, and is to run in
-            processes where there are workers.
+        class_names: Names of the classes by label, if there are labels.
+        reopens: It can be opened again, and by several ranks.
+        readers: Parts that can be read side by side. With several, `open` takes ``reader``, the
+            number of the part to read.
+        foreign_reader: Code of the user reads it, in processes if there are workers.
     """
 
-    staged: StagedDataset | None = None
-    columns: ColumnDataset | None = None
-    drawing_from: Callable[[Sampler], Dataset] | None = None
-    held_bytes: Sizes | None = None
-    collate: Collate | None = None
-    global_random: bool = False
-    table: Any = None
+    class_names: tuple[str, ...] | None = None
+    reopens: bool = True
     readers: int = 1
     foreign_reader: bool = False
 
-
-@runtime_checkable
-class StreamDataset(Protocol):
-    """Items that cannot be indexed: they are read in order and numbered by position.
-
-    One that declares several `readers` takes ``reader`` in `open`: the number of the part to read.
-    """
-
+    @abstractmethod
     def open(self, epoch: int, start: int) -> Iterator[Any]:
         """Iterate over the epoch's raw items from the `start`-th on, in order.
 
-        A generator: ``close`` of what comes back ends the reading.
+        A generator: ``close`` ends the reading.
         """
 
-    @property
-    def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes by label, or None."""
-
-    @property
-    def reopens(self) -> bool:
-        """Whether it can be opened again, and by several ranks."""
-
-    @property
-    def row_shape(self) -> tuple[int, int, int] | None:
-        """Height, width and channels of the images, as far as can be told; None: unknown."""
-
+    @abstractmethod
     def fetch_items(
         self,
         items: Sequence[Any],
@@ -596,9 +607,7 @@ class StreamDataset(Protocol):
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Turn raw items of `open` into samples; `rows` and `times` as in `StagedDataset`."""
-
-    def fingerprint(self) -> str: ...
+        """Turn raw items of `open` into samples; `rows` and `times` as in `Dataset.finish`."""
 
 
 # Sampler and collate: position to record, samples to a batch.

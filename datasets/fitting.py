@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import (
     Annotations,
     Decoder,
-    DecoderCapabilities,
+    FittedDecoder,
     Storage,
     StorageCapabilities,
     capabilities_of,
@@ -57,9 +57,9 @@ def fitted(
     Raises:
         ValueError: The training part cannot be opened, or nothing can be learned from it.
     """
-    learner = capabilities_of(decode, DecoderCapabilities).fitted
-    if learner is None or learner.statistics is not None:
+    if not isinstance(decode, FittedDecoder) or decode.statistics is not None:
         return decode
+    learner = decode
     train = opened
     if split != "train":
         train = open_split(

@@ -17,9 +17,9 @@ from penstock.core.contracts import (
     Allocate,
     Annotations,
     ColumnStorage,
-    DatasetCapabilities,
+    Dataset,
     Decoder,
-    DecoderCapabilities,
+    FittedDecoder,
     Index,
     Sampler,
     Storage,
@@ -43,12 +43,11 @@ if TYPE_CHECKING:
     Int64Array = NDArray[np.int64]
 
 
-class MapDataset:
+class MapDataset(Dataset):
     """Positions to samples over any storage; safe to call from several threads.
 
-    What its parts can do besides is read here, once. A subclass that overrides `fetch`, `read` or
-    `finish` is asked for nothing that would pass its own code by, unless it declares
-    `capabilities` of its own.
+    A subclass that overrides `fetch`, `read` or `finish` is never asked for what would bypass its
+    own code.
 
     Args:
         storage: Where the records lie.
@@ -83,7 +82,7 @@ class MapDataset:
         keys: Mapping[str, str | None] | None = None,
     ) -> None:
         stores = capabilities_of(storage, StorageCapabilities)
-        decodes = capabilities_of(decode, DecoderCapabilities)
+        decodes = Decoder.of(decode)
         changes = capabilities_of(transform, TransformCapabilities)
         self.storage = storage
         deferred = decodes.defer if decodes.defer and changes.crops_first else decode
@@ -98,29 +97,25 @@ class MapDataset:
         self._columns: ColumnStage | None = None
         if stores.columns and changes.unchanged and (decodes.unchanged or decodes.columns):
             self._columns = ColumnStage(stores, self._decode, decodes)
-        self._global_random = changes.global_random
-        self._table = decodes.fitted
+        self.draws_partners = self._partners is not None
+        self.global_random = changes.global_random
+        self.table = decode if isinstance(decode, FittedDecoder) else None
 
     @property
-    def capabilities(self) -> DatasetCapabilities:
-        """Tell what it can do beside `fetch`."""
-        columns = self._columns
-        if columns is not None and (self._makes_samples or not columns.possible):
-            columns = None
-        return DatasetCapabilities(
-            staged=None if self._fetches else self,
-            columns=self if columns else None,
-            drawing_from=self.drawing_from if self._partners else None,
-            held_bytes=self._held_bytes(),
-            global_random=self._global_random,
-            table=self._table,
-        )
+    def staged(self) -> bool:  # type: ignore[override]
+        """Whether a subclass leaves ``fetch`` as it is."""
+        return not self._fetches
+
+    @property
+    def columnar(self) -> bool:  # type: ignore[override]
+        """Whether storage, decoder and transform leave batches as columns."""
+        return self._columns is not None and not self._makes_samples and self._columns.possible
 
     def __len__(self) -> int:
         return len(self.storage)
 
     @property
-    def index(self) -> Index:
+    def index(self) -> Index:  # type: ignore[override]
         """The metadata of the records."""
         return self.storage.index
 
@@ -129,13 +124,14 @@ class MapDataset:
         return self.storage.fingerprint()
 
     @property
-    def row_shape(self) -> tuple[int, int, int] | None:
+    def row_shape(self) -> tuple[int, int, int] | None:  # type: ignore[override]
         """The shape of the last uint8 image, likely that of the next ones; None before."""
         return self._transform.row_shape
 
     def drawing_from(self, sampler: Sampler) -> Self:
         """The same data, whose transform gets other samples as `sampler` places them."""
-        assert self._partners is not None, "nothing is drawn"
+        if self._partners is None:
+            return self
         bound = copy.copy(self)
         bound._partners = self._partners.drawing_from(sampler)
         return bound
@@ -174,7 +170,7 @@ class MapDataset:
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Decode and transform what `read` gave; see `core.contracts.StagedDataset`."""
+        """Decode and transform what `read` gave; see `core.contracts.Dataset`."""
         times = StageTimes() if times is None else times
         if self._partners is None:
             decoded = self._decode.each(records, times)
@@ -202,7 +198,7 @@ class MapDataset:
         *,
         allocate: Allocate | None = None,
     ) -> dict[str, Any] | None:
-        """Take a batch, one take per field; see `core.contracts.ColumnDataset`."""
+        """Take a batch, one take per field; see `core.contracts.Dataset`."""
         assert self._columns is not None, "samples are made one by one"
         columns = self._columns(indices, allocate)
         if columns is None:
@@ -210,7 +206,8 @@ class MapDataset:
         keys = self.index.key_column(indices)
         return {**columns, "index": indices, "key": keys, "position": positions}
 
-    def _held_bytes(self) -> Callable[[Int64Array], NDArray[Any] | None] | None:
+    @property
+    def held_bytes(self) -> Callable[[Int64Array], NDArray[Any] | None] | None:  # type: ignore[override]
         """Says how much memory records take: the storage, or the index's ``size_bytes``."""
         held = capabilities_of(self.storage, StorageCapabilities).held_bytes
         if held is None and "size_bytes" in self.index.columns:
@@ -227,9 +224,7 @@ class ColumnStage:
         decodes: What the decoder can do: it decodes columns, or leaves all unchanged.
     """
 
-    def __init__(
-        self, stores: StorageCapabilities, decode: DecodeStage, decodes: DecoderCapabilities
-    ) -> None:
+    def __init__(self, stores: StorageCapabilities, decode: DecodeStage, decodes: Decoder) -> None:
         assert stores.columns is not None
         self._storage: ColumnStorage = stores.columns
         self._decode = decode

@@ -17,7 +17,6 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import (
     Dataset,
-    DatasetCapabilities,
     Index,
     Sampler,
     SamplerCapabilities,
@@ -73,7 +72,7 @@ def open_mix(
     return MixDataset(sources)
 
 
-class MixDataset:
+class MixDataset(Dataset):
     """The records of several datasets, one after the other.
 
     A sample also has ``source``, the number of its dataset; its ``index`` counts over all datasets,
@@ -90,6 +89,9 @@ class MixDataset:
         ValueError: A source cannot be mixed; the message says why.
     """
 
+    index: MixIndex
+    staged = True
+
     def __init__(self, sources: Mapping[str, Dataset]) -> None:
         if not sources:
             raise ValueError(
@@ -104,21 +106,9 @@ class MixDataset:
 
     def _hold(self, sources: tuple[Dataset, ...]) -> None:
         self._by_number = sources
-        self._can = tuple(capabilities_of(source, DatasetCapabilities) for source in sources)
-        self._staged = tuple(can.staged for can in self._can)
-
-    @property
-    def capabilities(self) -> DatasetCapabilities:
-        """Combine what the sources can do."""
-        return DatasetCapabilities(
-            staged=self,
-            columns=self if all(can.columns for can in self._can) else None,
-            drawing_from=(
-                self.drawing_from if any(can.drawing_from for can in self._can) else None
-            ),
-            held_bytes=self._held_bytes,
-            global_random=any(can.global_random for can in self._can),
-        )
+        self.columnar = all(source.columnar for source in sources)
+        self.draws_partners = any(source.draws_partners for source in sources)
+        self.global_random = any(source.global_random for source in sources)
 
     def __len__(self) -> int:
         return len(self.index)
@@ -135,18 +125,18 @@ class MixDataset:
         of_source = capabilities_of(sampler, SamplerCapabilities).of_source
         bound._hold(
             tuple(
-                source
-                if can.drawing_from is None
-                else can.drawing_from(SourceDraws(len(sampler), of_source, number, len(source)))
-                for number, (source, can) in enumerate(zip(self._by_number, self._can, strict=True))
+                source.drawing_from(SourceDraws(len(sampler), of_source, number, len(source)))
+                if source.draws_partners
+                else source
+                for number, source in enumerate(self._by_number)
             )
         )
         return bound
 
     @property
-    def row_shape(self) -> tuple[int, int, int] | None:
-        """The shape of the images if the sources agree on it; else None."""
-        shapes = {staged.row_shape if staged is not None else None for staged in self._staged}
+    def row_shape(self) -> tuple[int, int, int] | None:  # type: ignore[override]
+        """The shape of the images where the sources know one and the same; else None."""
+        shapes = {source.row_shape if source.staged else None for source in self._by_number}
         return shapes.pop() if len(shapes) == 1 else None
 
     def read(
@@ -159,20 +149,20 @@ class MixDataset:
         held: list[Any] = [None] * len(indices)
         read = []
         for number, rows, own in self.index.by_source(indices):
-            staged = self._staged[number]
+            source = self._by_number[number]
             records: Sequence[Any] = own.tolist()
-            if staged is not None:
-                records = staged.read(own, positions[rows], epoch)
+            if source.staged:
+                records = source.read(own, positions[rows], epoch)
             read.append(records)
             for row, record in zip(rows.tolist(), records, strict=True):
                 held[row] = Held(number, record)
         return CountedRecords.of(held, read)
 
-    def _held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the memory of each record of `indices`, int64 [n]; 0: unknown."""
+    def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Memory that `read` takes for each of `indices`, int64 [n], as far as it is known."""
         sizes = np.zeros(len(indices), np.int64)
         for number, rows, own in self.index.by_source(indices):
-            known = self._can[number].held_bytes
+            known = self._by_number[number].held_bytes
             found = known(own) if known is not None else None
             if found is not None:
                 sizes[rows] = found
@@ -187,7 +177,7 @@ class MixDataset:
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Make the samples of what `read` returned; see `core.contracts.StagedDataset`.
+        """Samples of what `read` gave; see `core.contracts.Dataset`.
 
         Raises:
             ValueError: A sample has a field ``source``, or class ids without names where another
@@ -196,13 +186,13 @@ class MixDataset:
         samples: list[Sample | BadSample] = []
         for run in _runs(records):
             number = records[run.start].source
-            staged, content = self._staged[number], [held.record for held in records[run]]
-            if staged is not None:
+            source, content = self._by_number[number], [held.record for held in records[run]]
+            if source.staged:
                 into = None if rows is None else rows[run]
-                found = staged.finish(content, positions[run], epoch, rows=into, times=times)
+                found = source.finish(content, positions[run], epoch, rows=into, times=times)
             else:
                 own = np.array(content, np.int64)
-                found = self._by_number[number].fetch(own, positions[run], epoch)
+                found = source.fetch(own, positions[run], epoch)
             samples += [self._of_mix(sample, number) for sample in found]
         return samples
 
@@ -214,13 +204,13 @@ class MixDataset:
         *,
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, Any] | None:
-        """Take a batch, in one take per field and source; see `core.contracts.ColumnDataset`."""
+        """Take a batch, in one take per field and source; see `core.contracts.Dataset`."""
         parts = []
         for number, rows, own in self.index.by_source(indices):
             memory = allocate if rows.size == indices.size else None
-            source = self._can[number].columns
-            assert source is not None
-            columns = source.fetch_columns(own, positions[rows], epoch, allocate=memory)
+            columns = self._by_number[number].fetch_columns(
+                own, positions[rows], epoch, allocate=memory
+            )
             columns = columns and in_the_mix(columns, self.index.class_ids[number])
             if columns is None:
                 return None
@@ -551,13 +541,12 @@ def check_source(name: str, source: Any) -> None:
             f"by index; give {key}.dataset records that can be indexed, such as webdataset for "
             f"shards"
         )
-    can = capabilities_of(source, DatasetCapabilities)
-    if can.collate is not None:
+    if source.collate is not None:
         raise ValueError(
             f"dataset mix: {name!r} puts its batches together by a collate_fn of its own, and "
             f"these are of several sources; set {key}.dataset.collate_fn=null, and collate=..."
         )
-    if can.table is not None:
+    if source.table is not None:
         raise ValueError(
             f"dataset mix: {name!r} decodes a table by figures of its own training part, and the "
             f"sources' columns would not be comparable; put the rows into one table"

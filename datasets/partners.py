@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import (
-    DatasetCapabilities,
+    Dataset,
     SamplerCapabilities,
     TransformCapabilities,
     capabilities_of,
@@ -159,7 +159,7 @@ class PartnerStage:
 def check_gives_partners(dataset: Any, transform: Any, *, split: str) -> None:
     """Raise a ValueError if a transform needs partners that the dataset cannot give."""
     needs = capabilities_of(transform, TransformCapabilities).partner_counts is not None
-    if needs and capabilities_of(dataset, DatasetCapabilities).drawing_from is None:
+    if needs and not (isinstance(dataset, Dataset) and dataset.draws_partners):
         part = "train" if split == "train" else "eval"
         raise ValueError(
             f"augment.{part}: a step needs other samples of the epoch, which a dataset of type "

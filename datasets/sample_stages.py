@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from penstock.core.contracts import Decoder, Transform
+    from penstock.core.contracts import Transform
     from penstock.core.stage_times import StageTimes
 
 
@@ -49,7 +49,11 @@ class DecodeStage:
     """
 
     def __init__(
-        self, decode: Decoder, *, keys: Mapping[str, str | None] | None, storage: str
+        self,
+        decode: Callable[[Record], Sample],
+        *,
+        keys: Mapping[str, str | None] | None,
+        storage: str,
     ) -> None:
         self.decode = decode
         self.keys = dict(keys or {})

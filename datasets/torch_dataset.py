@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from copy import copy, deepcopy
-from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,8 +14,8 @@ import numpy as np
 from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
+from penstock.core import contracts
 from penstock.core.contracts import (
-    DatasetCapabilities,
     Index,
     TransformCapabilities,
     capabilities_of,
@@ -123,10 +122,11 @@ def open_torch(
     return TorchMapDataset(source, split=part[0], val_fraction=part[1])
 
 
-class TorchMapDataset:
+class TorchMapDataset(contracts.Dataset):
     """A map-style torch Dataset.
 
-    Pickles with the foreign object, as torch's own loader does.
+    Pickles with the foreign object, as torch's own loader does. Foreign code finds the global
+    states seeded and may keep state of its own, so it has a process for itself.
 
     Args:
         source: The foreign dataset.
@@ -134,9 +134,12 @@ class TorchMapDataset:
         val_fraction: Share of the items that is for evaluation.
     """
 
+    global_random = True
+
     def __init__(self, source: TorchSource, *, split: str, val_fraction: float) -> None:
         self._source = source
-        self.capabilities = source.capabilities
+        if source.collate_fn is not None:
+            self.collate = source.collate
         self._items: NDArray[np.int64] | None = None
         try:
             self._length = len(source.dataset)
@@ -173,7 +176,7 @@ class TorchMapDataset:
         return self.index.fingerprint()
 
 
-class TorchStreamDataset:
+class TorchStreamDataset(contracts.StreamDataset):
     """An iterable torch Dataset: processes read its items, in order.
 
     A resumed run reads the stream again from its beginning and drops the items it has used.
@@ -185,9 +188,7 @@ class TorchStreamDataset:
         readers: Parts that are read side by side.
     """
 
-    row_shape = None
-
-    reopens = True
+    foreign_reader = True
 
     def __init__(
         self, source: TorchSource, *, split: str, val_fraction: float, readers: int = 1
@@ -196,10 +197,10 @@ class TorchStreamDataset:
 
         self._source = source
         # The reader's process seeds the global states; a user's collate_fn may need its own too.
-        own = source.collate_fn is not None or source.transform_draws
-        self.capabilities = replace(
-            source.capabilities, global_random=own, readers=readers, foreign_reader=True
-        )
+        self.global_random = source.collate_fn is not None or source.transform_draws
+        if source.collate_fn is not None:
+            self.collate = source.collate
+        self.readers = readers
         self.class_names = source.class_names
         self._kept = KeptByHash("val" if split == "val" else "train", val_fraction)
 
@@ -229,7 +230,7 @@ class TorchStreamDataset:
         return self._kept(key)
 
     def _items(self, epoch: int, reader: int) -> Iterator[Any]:
-        readers = self.capabilities.readers
+        readers = self.readers
         if readers == 1:
             return self._source.items(epoch)
         return self._source.items(epoch, part=_Part(reader, readers, self._source))
@@ -244,7 +245,7 @@ class TorchStreamDataset:
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
         """Turn raw items into samples; `index` is the position. Arrays are not copied."""
-        seeds, key_of = self.capabilities.global_random, self._source.key_of
+        seeds, key_of = self.global_random, self._source.key_of
         samples = []
         for item, at in zip(items, positions.tolist(), strict=True):
             with self._source.seeded(epoch, at) if seeds else nullcontext():
@@ -347,16 +348,6 @@ class TorchSource:
         self._seed = seed
         self._initialised_in: int | None = None
         self._draws = False
-
-    @property
-    def capabilities(self) -> DatasetCapabilities:
-        """Declare the user's collate_fn, and one process per reader.
-
-        Foreign code draws from the global states and may keep state of its own, so two threads
-        must not share it.
-        """
-        collate = self.collate if self.collate_fn is not None else None
-        return DatasetCapabilities(collate=collate, global_random=True)
 
     @property
     def transform_draws(self) -> bool:

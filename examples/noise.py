@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 
 from penstock import register
+from penstock.core.contracts import Dataset
 from penstock.datasets.records.memory_index import MemoryIndex
 from penstock.datasets.sample_stages import TransformStage
 
 
 @register("dataset", "noise")
-class Noise:
+class Noise(Dataset):
     """Images of noise in four shades, each a function of its index alone.
 
     Args:

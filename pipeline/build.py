@@ -150,7 +150,7 @@ def _said(error: Exception) -> str:
 
 
 _CONTRACTS: dict[str, tuple[Any, Any]] = {
-    "decode": (contracts.Decoder, contracts.DecoderCapabilities),
+    "decode": (contracts.Decoder, None),
     "sampler": (contracts.Sampler, contracts.SamplerCapabilities),
     "collate": (contracts.Collate, contracts.CollateCapabilities),
     "task": (contracts.Task, None),
@@ -175,6 +175,8 @@ def _check_contract(made: Any, target_name: str) -> None:
         return
     contract, declared = _CONTRACTS[group]
     needed = [name for name in vars(contract) if name in _SPECIAL or not name.startswith("_")]
+    if inspect.isabstract(contract):
+        needed = sorted(contract.__abstractmethods__)
     lacking = [name for name in needed if not hasattr(made, name)]
     what = f"{target_name} ({type(made).__qualname__})"
     if lacking:
@@ -182,6 +184,13 @@ def _check_contract(made: Any, target_name: str) -> None:
             f"{what} has no {', '.join(lacking)}; give it what a {group} has, "
             f"{', '.join(needed)}: see {contract.__name__} in core/contracts.py"
         )
+    if inspect.isabstract(contract) and not isinstance(made, contract):
+        own = vars(contract).keys() - {*needed, "of"}
+        if unread := sorted(name for name in own if name[0] != "_" and hasattr(made, name)):
+            raise ValueError(
+                f"{what} has {', '.join(unread)}, which the framework does not read there; extend "
+                f"{contract.__name__} of core/contracts.py, or rename it"
+            )
     if declared is None or hasattr(made, "capabilities"):
         return
     unread = [each.name for each in fields(declared) if hasattr(made, each.name)]

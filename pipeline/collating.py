@@ -15,6 +15,11 @@ from penstock.core.sample import Sample
 if TYPE_CHECKING:
     import torch
 
+_SEVERAL_OBJECTS = (
+    "an image shows several objects, such as faces, and keypoints are of one; crop each object to "
+    "an image of its own"
+)
+
 
 def to_columns(
     samples: Sequence[Sample], *, keys: Sequence[str] = (), path: str = ""
@@ -104,7 +109,8 @@ def from_arrays(
         ValueError: Shapes or types differ.
     """
     arrays = [value if isinstance(value, np.ndarray) else to_array(value) for value in values]
-    refuse_unlike(f"collate: {field!r}", arrays, keys, remedy=f"make them equal with {remedy}")
+    remedy = _SEVERAL_OBJECTS if field == "keypoints" else f"make them equal with {remedy}"
+    refuse_unlike(f"collate: {field!r}", arrays, keys, remedy=remedy)
     stacked = empty((len(arrays), *arrays[0].shape), arrays[0].dtype, allocate=allocate)
     rows = stacked.numpy()
     for row, array in zip(rows, arrays, strict=True):

@@ -63,7 +63,8 @@ class YoloAnnotations:
         """Read the boxes of a storage's records; see `core.contracts.Annotations`."""
         folder, where = self._folder(records)
         files = matched_files(records, folder, ".txt", self.missing, where=where, what="text file")
-        classes, named = (self.classes, None) if self.classes else _class_names(folder, where)
+        named = None if self.classes else _describing(folder)
+        classes = self.classes or (None if named is None else _read_names(named, where))
         lines, described = _lines(folder, where)
 
         def read() -> tuple[list[Objects | str], dict[str, Sequence[str]]]:
@@ -86,17 +87,11 @@ class YoloAnnotations:
             return find_labels("yolo", "folder", "labels/{part}", records)
 
 
-def _class_names(folder: str, where: str) -> tuple[list[str] | None, LabelFile | None]:
-    """Find the names of the classes by number, and the file that has them.
-
-    Raises:
-        ValueError: The file has none.
-    """
-    for above in (Path(folder), *Path(folder).parents[:2]):
-        for name in _NAMES:
-            if file := LabelFile.at(str(above / name)):
-                return _read_names(file, where), file
-    return None, None
+def _describing(folder: str, *endings: str) -> LabelFile | None:
+    """Find the first file beside or above the labels that describes them."""
+    places = (Path(folder), *Path(folder).parents[:2])
+    names = [name for name in _NAMES if name.endswith(endings or "")]
+    return next(filter(None, (LabelFile.at(f"{p}/{name}") for p in places for name in names)), None)
 
 
 def _read_names(file: LabelFile, where: str) -> list[str]:
@@ -136,28 +131,21 @@ def _lines(folder: str, where: str) -> tuple[_Lines, LabelFile | None]:
     Raises:
         ValueError: The file states a form that lines cannot have.
     """
-    for above in (Path(folder), *Path(folder).parents[:2]):
-        for name in _NAMES:
-            file = LabelFile.at(str(above / name)) if name.endswith(".yaml") else None
-            if file is None:
-                continue
-            said = f"{where}: {file.path}"
-            content = _read_yaml(_read_text(file, said), said)
-            if (shape := content.get("kpt_shape")) is None:
-                return _Lines(stated="kpt_shape" in content), file
-            if (
-                not isinstance(shape, list)
-                or list(map(type, shape)) != [int, int]
-                or shape[0] < 1
-                or shape[1] not in (2, 3)
-            ):
-                raise ValueError(
-                    f"{said}: kpt_shape is {shape!r}, expected [K, 2] or [K, 3] for K keypoints "
-                    f"of x and y, or of x, y and visibility; correct it"
-                )
-            count, values = shape
-            return _Lines(count, values, True, _keypoint_names(content, count)), file
-    return _Lines(), None
+    file = _describing(folder, ".yaml")
+    if file is None:
+        return _Lines(), None
+    said = f"{where}: {file.path}"
+    content = _read_yaml(_read_text(file, said), said)
+    if (shape := content.get("kpt_shape")) is None:
+        return _Lines(stated="kpt_shape" in content), file
+    numbers = isinstance(shape, list) and list(map(type, shape)) == [int, int]
+    if not numbers or shape[0] < 1 or shape[1] not in (2, 3):
+        raise ValueError(
+            f"{said}: kpt_shape is {shape!r}, expected [K, 2] or [K, 3] for K keypoints of x and "
+            f"y, or of x, y and visibility; correct it"
+        )
+    count, values = shape
+    return _Lines(count, values, True, _keypoint_names(content, count)), file
 
 
 def _keypoint_names(content: Mapping[str, Any], count: int) -> list[str]:

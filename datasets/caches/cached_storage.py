@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import (
     Decoder,
-    DecoderCapabilities,
     Index,
     Ranks,
     Storage,
@@ -168,7 +167,7 @@ class CachedStorage:
 
 def gives_exact_pixels(decode: Decoder | None) -> bool:
     """Whether a decoder makes the same pixels of an image whatever else the record holds."""
-    return capabilities_of(decode, DecoderCapabilities).whole_image is not None
+    return Decoder.of(decode).whole_image is not None
 
 
 class WholeImages:
@@ -183,7 +182,7 @@ class WholeImages:
     """
 
     def __init__(self, decode: Decoder | None, keys: Mapping[str, str | None] | None) -> None:
-        whole_image = capabilities_of(decode, DecoderCapabilities).whole_image
+        whole_image = Decoder.of(decode).whole_image
         if whole_image is None:
             raise ValueError(
                 f"dataset.cache.what: decoded given, but what {type(decode).__name__} decodes "

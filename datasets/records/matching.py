@@ -89,10 +89,15 @@ def _ends(longs: Sequence[str], shorts: Sequence[str]) -> list[tuple[int, int]]:
     depths = sorted({short.count("/") + 1 for short in rows}, reverse=True)
     pairs = []
     for long_row, long in enumerate(longs):
-        parts = long.split("/")
-        ends = ("/".join(parts[-depth:]) for depth in depths if depth <= len(parts))
-        found = next((rows[end] for end in ends if end in rows), [])
-        pairs += [(long_row, row) for row in found]
+        for depth in depths:
+            cut = len(long)
+            for _ in range(depth):
+                cut = long.rfind("/", 0, cut)
+                if cut < 0:
+                    break
+            if (end := long[cut + 1 :]) in rows and end.count("/") + 1 == depth:
+                pairs += [(long_row, row) for row in rows[end]]
+                break
     return pairs
 
 

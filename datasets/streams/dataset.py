@@ -15,10 +15,10 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from penstock.core.contracts import (
-    DatasetCapabilities,
     Decoder,
-    DecoderCapabilities,
+    FittedDecoder,
     Source,
+    StreamDataset,
     Transform,
     TransformCapabilities,
     capabilities_of,
@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 _MOST_LANES = 1 << 16
 
 
-class LaneStreamDataset:
+class LaneStreamDataset(StreamDataset):
     """Records of a source, numbered by position, decoded and transformed where a worker takes them.
 
     The source is read in `lanes`, see `datasets.streams.lanes`: by one reader in every rank, or by
@@ -82,12 +82,11 @@ class LaneStreamDataset:
         self.shuffle_window = shuffle_window
         self.seed = seed
         changes = capabilities_of(transform, TransformCapabilities)
-        defer = capabilities_of(decode, DecoderCapabilities).defer
+        defer = Decoder.of(decode).defer
         self.class_names = source.class_names
         self.reopens = source.reopens
-        self.capabilities = DatasetCapabilities(
-            global_random=changes.global_random, readers=readers
-        )
+        self.global_random = changes.global_random
+        self.readers = readers
         self._keep = keep
         self._counts: dict[Any, int] = {}
         deferred = defer if defer is not None and changes.crops_first else decode
@@ -131,7 +130,7 @@ class LaneStreamDataset:
         if self.shuffle and len(shards) > 1:
             order = permute(np.arange(len(shards)), length=len(shards), seed=self.seed, epoch=epoch)
             shards = [shards[row] for row in order.tolist()]
-        readers = self.capabilities.readers
+        readers = self.readers
         shards = shards[reader::readers]
         return [
             Lane(
@@ -148,8 +147,8 @@ class LaneStreamDataset:
         ]
 
     @property
-    def row_shape(self) -> tuple[int, int, int] | None:
-        """The shape of the last uint8 image, or None before the first."""
+    def row_shape(self) -> tuple[int, int, int] | None:  # type: ignore[override]
+        """The shape of the last uint8 image, likely that of the next ones; None before."""
         return self._transform.row_shape
 
     def fetch_items(
@@ -238,8 +237,7 @@ def open_stream(
     """
     from penstock.datasets.streams.sources import KeptByHash, open_split
 
-    fitted = capabilities_of(decode, DecoderCapabilities).fitted
-    if fitted is not None and fitted.statistics is None:
+    if isinstance(decode, FittedDecoder) and decode.statistics is None:
         raise ValueError(
             "dataset.decode needs statistics of the whole training part, and a stream is read "
             "once, in order; give a run's statistics with "

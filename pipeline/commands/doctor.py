@@ -94,7 +94,7 @@ def _print_machine(config: Mapping[str, Any]) -> None:
 
 def _cost_of_epoch(config: Mapping[str, Any]) -> str | None:
     """Tell the requests of an epoch by reading some of its batches; None: of a disk, a stream."""
-    from penstock.core.contracts import DecoderCapabilities, capabilities_of
+    from penstock.core.contracts import FittedDecoder
     from penstock.core.stage_times import CountedRecords
     from penstock.datasets.caches.cached_storage import CachedStorage
     from penstock.datasets.files.access import is_url
@@ -109,7 +109,7 @@ def _cost_of_epoch(config: Mapping[str, Any]) -> str | None:
     paths = path if isinstance(path, list | tuple) else [path]
     if node["_target_"] != "dataset/map" or not any(map(is_url, paths)):
         return None
-    if capabilities_of(build(node["decode"]), DecoderCapabilities).fitted is not None:
+    if isinstance(build(node["decode"]), FittedDecoder):
         return None  # a table, whose columns are read by another way
     plain = {**config, "dataset": {**node, "cache": {"_target_": "cache/none"}}}
     try:

@@ -18,7 +18,7 @@ from penstock.pipeline.loader.contract import BatchTask
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from penstock.core.contracts import DatasetCapabilities, StagedDataset
+    from penstock.core.contracts import Dataset
 
 _PIECE_BYTES = 2 << 20
 _QUARANTINED = "quarantined: it killed the worker that computed it"
@@ -47,13 +47,10 @@ class BySample:
 
     Args:
         dataset: Indexed data or a stream.
-        can: What it can do besides: read apart, and say how much memory records take.
     """
 
-    def __init__(self, dataset: Any, can: DatasetCapabilities) -> None:
+    def __init__(self, dataset: Any) -> None:
         self._dataset = dataset  # of which kind, the task says
-        self._stages = can.staged
-        self._held_bytes = can.held_bytes
 
     def __call__(self, task: BatchTask, work: Work) -> list[Sample | BadSample]:
         """Make the sample of each row of a task, or say why there is none.
@@ -108,30 +105,30 @@ class BySample:
             made = self._dataset.fetch_items(
                 items, positions, task.epoch, rows=work.images if whole else None, times=work.times
             )
-        elif self._stages is None:
+        elif not self._dataset.staged:
             made = self._dataset.fetch(task.indices[rows], positions, task.epoch)
         else:
-            made = self._in_stages(self._stages, task, rows, work)
+            made = self._in_stages(self._dataset, task, rows, work)
         return made
 
     def _in_stages(
-        self, stages: StagedDataset, task: BatchTask, rows: Any, work: Work
+        self, dataset: Dataset, task: BatchTask, rows: Any, work: Work
     ) -> list[Sample | BadSample]:
         """Read and finish, in pieces so that large records are not all held at once."""
         indices, positions = task.indices[rows], task.positions[rows]
         whole = len(rows) == task.positions.size
         pieces = [slice(0, len(rows))]
-        if self._held_bytes is not None:
-            pieces = pieces_of(self._held_bytes(indices), indices.size)
+        if dataset.held_bytes is not None:
+            pieces = pieces_of(dataset.held_bytes(indices), indices.size)
         made: list[Sample | BadSample] = []
         for piece in pieces:
             start = time.perf_counter()
-            records = stages.read(indices[piece], positions[piece], task.epoch)
+            records = dataset.read(indices[piece], positions[piece], task.epoch)
             work.times.read += time.perf_counter() - start
             work.times.count(records)
             images = work.images if whole else None  # memory is asked for after the first reading
             into = None if images is None else images[piece]
-            made += stages.finish(
+            made += dataset.finish(
                 records, positions[piece], task.epoch, rows=into, times=work.times
             )
             del records  # let go before the next ones are read

@@ -65,7 +65,7 @@ class BatchComputer:
         self.imports = imports
         self.row_bytes = 0
         self._collate = self.can.dataset.collate or collate
-        self._by_sample = BySample(dataset, self.can.dataset)
+        self._by_sample = BySample(dataset)
         self._steps = steps
         self._looked = False
         self._on_error = on_error
@@ -166,12 +166,12 @@ class BatchComputer:
         self, task: BatchTask, times: StageTimes, allocate: Allocate | None
     ) -> Delivery | None:
         """Make the batch as a whole; None where its samples must be made one by one."""
-        dataset, stack = self.can.dataset.columns, self.can.collate.columns
-        if dataset is None or stack is None or task.quarantined:
+        stack = self.can.collate.columns
+        if self.can.way != "columns" or stack is None or task.quarantined:
             return None
         start = time.perf_counter()
         with counted() as asked:
-            columns = dataset.fetch_columns(
+            columns = self.dataset.fetch_columns(
                 task.indices, task.positions, task.epoch, allocate=allocate
             )
         times.ask(asked)
@@ -198,7 +198,7 @@ class BatchComputer:
 
     def _image_rows(self, task: BatchTask, allocate: Allocate | None) -> NDArray[np.uint8] | None:
         """Memory for the images of the batch, uint8 [n, H, W, C], where they can be put into it."""
-        placed = self.can.dataset.staged is not None or task.items is not None
+        placed = task.items is not None or self.dataset.staged
         if not placed or self.can.collate.with_rows is None:
             return None
         shape = self.dataset.row_shape or self._shape_of_first(task)

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import (
+    AnyDataset,
     CollateCapabilities,
-    DatasetCapabilities,
+    Dataset,
     SamplerCapabilities,
     StreamDataset,
     capabilities_of,
@@ -31,13 +32,13 @@ class Capabilities:
     """Capabilities of a loader's parts, read once when it is built.
 
     Attributes:
-        dataset: What the dataset can.
+        dataset: The dataset.
         sampler: What the sampler can.
         collate: What the collate can that puts the samples together.
         way: How batches are made.
     """
 
-    dataset: DatasetCapabilities
+    dataset: Any
     sampler: SamplerCapabilities
     collate: CollateCapabilities
     way: Way
@@ -45,14 +46,18 @@ class Capabilities:
     @classmethod
     def of(cls, dataset: Any, sampler: Any, collate: Any) -> Capabilities:
         """Read what the parts declare."""
-        dataset_can = capabilities_of(dataset, DatasetCapabilities)
-        collate_can = capabilities_of(dataset_can.collate or collate, CollateCapabilities)
+        if not isinstance(dataset, AnyDataset):
+            raise ValueError(
+                f"the dataset is a {type(dataset).__qualname__}; extend Dataset or StreamDataset "
+                f"of core/contracts.py"
+            )
+        collate_can = capabilities_of(dataset.collate or collate, CollateCapabilities)
         way: Way = "sample"
         if isinstance(dataset, StreamDataset):
             way = "stream"
-        elif dataset_can.columns is not None and collate_can.columns is not None:
+        elif isinstance(dataset, Dataset) and dataset.columnar and collate_can.columns is not None:
             way = "columns"
-        return cls(dataset_can, capabilities_of(sampler, SamplerCapabilities), collate_can, way)
+        return cls(dataset, capabilities_of(sampler, SamplerCapabilities), collate_can, way)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from penstock.core.contracts import (
-    DatasetCapabilities,
     SamplerCapabilities,
     StreamDataset,
     capabilities_of,
@@ -229,9 +228,8 @@ class Loader:
             if sampler is None:
                 sampler = SequentialSampler(len(dataset))
                 ours = capabilities_of(sampler, SamplerCapabilities)
-            draw = capabilities_of(dataset, DatasetCapabilities).drawing_from
-            if draw is not None:
-                self.dataset = dataset = draw(sampler)
+            if dataset.draws_partners:
+                self.dataset = dataset = dataset.drawing_from(sampler)
             self.plan = BatchPlan(
                 num_positions=len(sampler),
                 batch_size=self.batch_size,

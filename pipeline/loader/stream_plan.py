@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.core.contracts import DatasetCapabilities, capabilities_of
 from penstock.core.sample import BadRecord
 from penstock.core.stage_times import counted
 from penstock.pipeline.loader.contract import BatchTask
@@ -67,7 +66,7 @@ class StreamPlan:
     heads: dict[int, list[Any]] = field(init=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        readers = capabilities_of(self.dataset, DatasetCapabilities).readers
+        readers = self.dataset.readers
         object.__setattr__(self, "num_readers", readers)
         world_size, dataset = self.world_size, self.dataset
         if readers == 1 and world_size > 1 and not dataset.reopens:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.contracts import DatasetCapabilities, capabilities_of
 from penstock.core.processes import (
     ChildProcess,
     end_with_parent,
@@ -79,8 +78,7 @@ class StreamReaders:
         Returns:
             The items of each. Closing them ends the reading.
         """
-        can = capabilities_of(dataset, DatasetCapabilities)
-        if not (can.foreign_reader and self._settings.workers):
+        if not (dataset.foreign_reader and self._settings.workers):
             return {n: _items(dataset, epoch, n, start) for n, start in starts.items()}
         payload = Payload(dataset, self._imports)
         count = min(self._settings.workers, len(starts))
@@ -103,7 +101,7 @@ def _end_all(idle: list[ChildProcess]) -> None:
 
 def _items(dataset: StreamDataset, epoch: int, number: int, start: int) -> Iterator[Any]:
     """Open one reader here."""
-    if capabilities_of(dataset, DatasetCapabilities).readers == 1:
+    if dataset.readers == 1:
         return dataset.open(epoch, start)
     opened: Iterator[Any] = dataset.open(epoch, start, reader=number)  # type: ignore[call-arg]
     return opened

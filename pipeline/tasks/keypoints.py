@@ -140,7 +140,8 @@ class Keypoints:
         if points.shape[1:] != (self.num_keypoints, 3):
             raise ValueError(
                 f"task keypoints: keypoints are {list(points.shape)}, expected "
-                f"[B, {self.num_keypoints}, 3]: images of one object with {self.num_keypoints}"
+                f"[B, {self.num_keypoints}, 3]: images of one object with {self.num_keypoints}; "
+                f"crop several objects, such as faces, to images of their own"
             )
         return points[..., :2], points[..., 2] > 0
 

@@ -38,11 +38,11 @@ def over(storage):
 
 
 def held_bytes(storage):
-    return over(storage).capabilities.held_bytes
+    return over(storage).held_bytes
 
 
 def cut(data, indices):
-    known = data.capabilities.held_bytes
+    known = data.held_bytes
     return pieces_of(known and known(indices), len(indices))
 
 
@@ -61,7 +61,7 @@ def test_they_are_read_in_one_piece_with_the_batch(half_raw):
     assert len(cut(data, np.array([1, 3, 5]))) == 1
     assert len(cut(data, np.array([0, 2, 4]))) == 3
     mix = MixDataset({"a": data, "b": over(half_raw)})
-    assert mix.capabilities.held_bytes(np.array([9, 0, 6])).tolist() == [0, len(FILE), len(FILE)]
+    assert mix.held_bytes(np.array([9, 0, 6])).tolist() == [0, len(FILE), len(FILE)]
     assert len(cut(mix, np.array([9, 1, 3, 11]))) == 1
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -13,6 +14,7 @@ from penstock.datasets.annotations.values_csv import CsvValues
 from penstock.datasets.records.label_tables import LabelTable
 from penstock.datasets.records.matching import match_keys, matched, plain
 from penstock.datasets.storages.image_folder import ImageFolder
+from penstock.pipeline.collating import from_arrays
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
 
 KEYS = ["a/0.png", "a/1.png", "b/2.png"]
@@ -121,6 +123,8 @@ def test_a_parquet_file_holds_lists_and_numbers(tmp_path):
 
 
 def test_several_objects_in_one_image_are_named(tmp_path):
+    with pytest.raises(ValueError, match="'b'; an image shows several objects"):
+        from_arrays("keypoints", [np.zeros((2, 3)), np.zeros((4, 3))], ["a", "b"], remedy="a crop")
     write_images(tmp_path, ["a.jpg", "b.jpg"])
     (tmp_path / "faces.csv").write_text("image,age\na,1\na,2\nb,3\nb,4\n")
     with pytest.raises(ValueError, match=r"2 images .*'a' in line 2 and line 3.*faces"):

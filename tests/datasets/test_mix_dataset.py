@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.core.contracts import Dataset, DatasetCapabilities, TransformCapabilities
+from penstock.core.contracts import Dataset, StreamDataset, TransformCapabilities
 from penstock.core.sample import BadSample, Record, RecordError
 from penstock.core.stage_times import StageTimes
 from penstock.datasets.map_dataset import MapDataset
@@ -62,7 +62,7 @@ def dataset(classes, values, *, bad=(), transform=shifted, name="memory", **more
     return MapDataset(storage, decode=as_it_is, transform=transform, seed=5)
 
 
-class Plain:
+class Plain(Dataset):
     """A dataset of somebody else's: nothing but `fetch`."""
 
     def __init__(self, inner):
@@ -244,7 +244,7 @@ def test_partners_are_of_the_same_source():
     first = dataset(ANIMALS, range(40), transform=Mosaic())
     second = dataset(ANIMALS, range(100, 130), transform=Mosaic())
     data = mixed(a=first, b=second)
-    assert data.capabilities.drawing_from
+    assert data.draws_partners
     for sampler in (sampler_of(data, (1, 2)), RandomSampler(70)):
         bound = data.drawing_from(sampler)
         assert_same(fetch(bound, range(70), range(70)), fetch(bound, range(70), range(70)))
@@ -262,10 +262,7 @@ def test_the_fingerprint_is_of_names_data_and_order():
 
 
 def test_what_has_no_place_in_a_mix_is_refused():
-    class Stream:
-        row_shape = class_names = None
-        reopens = True
-
+    class Stream(StreamDataset):
         def open(self, epoch, start):
             return iter(())
 
@@ -277,8 +274,8 @@ def test_what_has_no_place_in_a_mix_is_refused():
 
     own = dataset(ANIMALS, range(3))
     collating, table = Plain(own), Plain(own)
-    collating.capabilities = DatasetCapabilities(collate=list)
-    table.capabilities = DatasetCapabilities(table=object())
+    collating.collate = list
+    table.table = object()
     for source, message in (
         (Stream(), "'b' is a stream, .* a mix draws by index; give dataset.sources.b.dataset"),
         (collating, "collate_fn of its own"),

@@ -59,7 +59,7 @@ def fetch(data, indices, positions, epoch=0):
 
 def test_partners_are_records_of_other_positions_in_one_read():
     data = dataset().drawing_from(RandomSampler(N, seed=5))
-    assert data.capabilities.staged is data
+    assert data.staged
     positions = np.arange(N)
     indices = RandomSampler(N, seed=5).indices(1, 0, N)
     samples = data.fetch(indices, positions, 1)
@@ -107,7 +107,7 @@ def test_a_sampler_that_repeats_records_gives_those_that_it_draws():
 
 def test_the_draws_of_the_sample_itself_are_those_without_partners():
     plain = dataset(steps={"double": {"_target_": "transform/test_partners_double"}})
-    assert not plain.capabilities.drawing_from and dataset().capabilities.drawing_from
+    assert not plain.draws_partners and dataset().draws_partners
     first = fetch(dataset(), range(N), range(N))
     none = dataset(steps={"names": {"_target_": "transform/test_partners_names", "most": 0}})
     assert [s["draw"] for s in first] == [s["draw"] for s in fetch(none, range(N), range(N))]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from penstock import register
-from penstock.core.contracts import Index
+from penstock.core.contracts import Dataset, Index
 
 
 class Numbers(Index):
@@ -33,15 +33,17 @@ class Numbers(Index):
 
 
 @register("dataset", "laws_numbers")
-class NumbersDataset:
+class NumbersDataset(Dataset):
     """Black images, each of which costs nothing until it is fetched."""
 
     def __init__(self, *, count: int, transform: Any, seed: int, split: str) -> None:
         self.index = Numbers(count)
-        self.fingerprint = self.index.fingerprint
 
     def __len__(self) -> int:
         return len(self.index)
+
+    def fingerprint(self) -> str:
+        return self.index.fingerprint()
 
     def fetch(self, indices: np.ndarray, positions: np.ndarray, epoch: int) -> list[Any]:
         image = np.zeros((2, 2, 3), np.uint8)

@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.arrays import view_npy
+from penstock.core.contracts import Decoder
 from penstock.core.registry import register
 from penstock.core.sample import Record, RecordError, Sample
 
 
 @register("decode", "array")
-class ArrayDecoder:
+class ArrayDecoder(Decoder):
     """Volumes, spectra, waveforms: fields that are made arrays, of one type and order of axes.
 
     A field may be an array already, the bytes of a `.npy` file, or plain numbers in bytes, whose

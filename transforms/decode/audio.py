@@ -10,7 +10,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import DecoderCapabilities
+from penstock.core.contracts import Decoder
 from penstock.core.registry import register
 from penstock.core.sample import Record, RecordError, Sample
 
@@ -22,7 +22,7 @@ _UNKNOWN_SIZE = (0, 0xFFFFFFFF)  # in WAV files that were written to a pipe
 
 
 @register("decode", "audio")
-class AudioDecoder:
+class AudioDecoder(Decoder):
     """WAV, FLAC, Ogg and MP3 files: float32 [T], -1 to 1, the mean of the channels.
 
     Where the augmentation begins with `transform/audio_crop`, the file is sought in, and no more
@@ -47,11 +47,6 @@ class AudioDecoder:
             ) from error
         self.sample_rate = sample_rate
         self.field = field
-
-    @property
-    def capabilities(self) -> DecoderCapabilities:
-        """It leaves a clip pending until its crop is drawn."""
-        return DecoderCapabilities(defer=self.defer)
 
     def __call__(self, record: Record) -> Sample:
         """Decode a record.

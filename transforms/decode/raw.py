@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.core.contracts import DecoderCapabilities
+from penstock.core.contracts import Decoder
 from penstock.core.registry import register
 from penstock.core.sample import Record, Sample
 
@@ -13,10 +13,10 @@ def make_raw_decoder() -> RawDecoder:
     return RawDecoder()
 
 
-class RawDecoder:
+class RawDecoder(Decoder):
     """Passes every field on as it is."""
 
-    capabilities = DecoderCapabilities(unchanged=True)
+    unchanged = True
 
     def __call__(self, record: Record) -> Sample:
         """Turn a record into a sample.

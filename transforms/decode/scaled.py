@@ -7,7 +7,6 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from penstock.core.contracts import DecoderCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import Box, Part, PendingImage
 from penstock.transforms.decode.image.decoder import RecordDecoder
@@ -45,11 +44,6 @@ class ScaledDecoder(RecordDecoder):
         max_pixels: Annotated[int, Ge(1)] = 100_000_000,
     ) -> None:
         super().__init__(mode=mode, orientation=orientation, max_pixels=max_pixels)
-
-    @property
-    def capabilities(self) -> DecoderCapabilities:
-        """It decodes parts of an image; their pixels depend on the crop."""
-        return DecoderCapabilities(defer=self.defer)
 
     def _whole_because(self, header: Header | None) -> str | None:
         if header is None or header.format == "JPEG":

@@ -9,7 +9,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import DecoderCapabilities
+from penstock.core.contracts import FittedDecoder
 from penstock.core.registry import register
 from penstock.core.sample import Record, RecordError, Sample
 from penstock.transforms.table_statistics import (
@@ -30,7 +30,7 @@ Scaling = Literal["standard", "min_max", "robust", "none"]
 
 
 @register("decode", "table")
-class TableDecoder:
+class TableDecoder(FittedDecoder):
     """Columns to ``features`` and ``categories``, by figures of the training part alone.
 
     Columns of numbers are features and columns of text are categories, unless said otherwise;
@@ -80,11 +80,6 @@ class TableDecoder:
         self.statistics: TableStatistics | None = None
         if statistics is not None:
             self.learn(read_statistics(statistics).as_json())
-
-    @property
-    def capabilities(self) -> DecoderCapabilities:
-        """It learns from the training part, and decodes columns."""
-        return DecoderCapabilities(columns=self.columns, fitted=self)
 
     @property
     def recipe(self) -> dict[str, Any]:

@@ -15,10 +15,8 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import (
     Decoder,
-    DecoderCapabilities,
     Storage,
     Transform,
-    capabilities_of,
 )
 from penstock.core.sample import Record
 from penstock.pipeline.commands.bench.subject import Round
@@ -141,7 +139,7 @@ def floor_of(
     Returns:
         None where there is nothing to compare with.
     """
-    decode = capabilities_of(decoder, DecoderCapabilities).whole_image
+    decode = Decoder.of(decoder).whole_image
     if isinstance(decoder, RecordDecoder):
         decode = decoder.decode
     if decode is not None:

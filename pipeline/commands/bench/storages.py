@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Decoder, DecoderCapabilities, Storage, capabilities_of
+from penstock.core.contracts import Decoder, Storage
 from penstock.core.files import own_folder
 from penstock.core.record_codec import record_checksum
 from penstock.core.registry import components, find, option_node
@@ -413,7 +413,7 @@ def decoding_us(config: dict[str, Any], source: Storage) -> float | None:
     if node is None or not records:
         return None
     decode: Decoder = build(node)
-    if capabilities_of(decode, DecoderCapabilities).unchanged:
+    if Decoder.of(decode).unchanged:
         return None
     try:
         decode(records[0])

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import (
     BatchTransform,
     BatchTransformCapabilities,
-    DatasetCapabilities,
+    Dataset,
     SamplerCapabilities,
     StreamDataset,
     capabilities_of,
@@ -155,16 +155,15 @@ def look(config: dict[str, Any], split: Split, dataset: Any, sampler: Any, optio
         capabilities_of(sampler, SamplerCapabilities).group,
         *(capabilities_of(t, BatchTransformCapabilities).group for t in transforms),
     )
-    can = capabilities_of(dataset, DatasetCapabilities)
-    steps = DeviceSteps(can.collate or build(config["collate"]), transforms, group=group)
-    if can.drawing_from is not None:
-        dataset = can.drawing_from(sampler)
+    steps = DeviceSteps(dataset.collate or build(config["collate"]), transforms, group=group)
+    if isinstance(dataset, Dataset):
+        dataset = dataset.drawing_from(sampler)
     read = _reader(split, dataset, sampler, options.samples, group)
     shown = slice(0, options.samples)
     unchanged = {**config["augment"], "train": {}, "eval": {}}
     plain = build_dataset({**config, "augment": unchanged}, split)
     originals = read(plain, 0)
-    own = capabilities_of(plain, DatasetCapabilities).collate
+    own = plain.collate
     if own is not None:  # items are nothing before they are a batch
         originals = DeviceSteps(own, ())(originals, 0)
     epochs = [

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.contracts import DatasetCapabilities, StreamDataset, capabilities_of
+from penstock.core.contracts import StreamDataset
 from penstock.core.sample import BadSample
 from penstock.pipeline.build import build_dataset, build_sampler, open_storage
 from penstock.pipeline.commands.preview.charts import Survey, make_charts
@@ -110,7 +110,7 @@ def draw(config: dict[str, Any], settings: PreviewSettings) -> Preview:
     looks = look(config, settings.split, dataset, sampler, settings)
     classes, points = names_in(config, partial(classes_of, dataset))
     node, table = config["dataset"], None
-    known = capabilities_of(dataset, DatasetCapabilities).table
+    known = dataset.table
     if known is not None and "storage" in node:
         storage = open_storage(config, settings.split)
         table = table_rows(known, storage, looks.originals, node.get("keys"))

@@ -183,17 +183,6 @@ def test_files_that_do_not_fit(root, text, message):
     assert "\n" not in str(caught.value) and "boxes.csv" in str(caught.value)
 
 
-def test_settings_that_do_not_fit(root):
-    with pytest.raises(ValueError, match=r"no column 'b'; columns: 'image', 'label'"):
-        read(root, label_column="b")
-    with pytest.raises(ValueError, match=r"line 1: got 6 values, and .*header names 2 columns"):
-        read(root, header=["image", "label"])
-    with pytest.raises(ValueError, match="delimiter: '::', expected one character"):
-        CsvBoxes(delimiter="::")
-    with pytest.raises(ValueError, match=r"none\.csv: no such file; set dataset.annotations.path"):
-        open_annotated(root, CsvBoxes("none.csv"))
-
-
 def test_images_that_are_not_there(root, caplog):
     text = f"{TEXT}gone.jpg,cow,1,2,3,4\n"
     with caplog.at_level(logging.WARNING):
@@ -204,17 +193,6 @@ def test_images_that_are_not_there(root, caplog):
     assert boxes(read(root, classes=known)[0]), "nor are they looked at"
     with pytest.raises(ValueError, match=r"1 of 4 records have no row, such as 'd\.jpg'"):
         read(root, missing="error")
-
-
-def test_images_without_rows_are_counted_and_too_many_are_refused(root, caplog):
-    rows = TEXT.splitlines(keepends=True)
-    assert boxes(read(root, missing=None)[2]) == []
-    assert "1 of 4 records have no row" in caplog.text
-    caplog.clear()
-    with pytest.raises(ValueError, match=r"3 of 4 records have no row.*annotations.missing=empty"):
-        read(root, "".join(rows[:2]), missing=None)
-    assert [boxes(each) == [] for each in read(root)] == [False, True, True, True]
-    assert not caplog.records
 
 
 def test_classes_that_are_given(root):

@@ -107,20 +107,8 @@ def test_an_image_of_unknown_size_has_no_box_without_end(root):
     assert fields_of(changed(root, change))[0]["boxes"].tolist() == [[90, 70, 120.5, 110]]
 
 
-def test_names_that_fit_two_images(root):
-    write_images(root, ["wide/b.jpg"])
-    assert len(fields_of(open_annotated(root, CocoAnnotations("coco.json", missing="empty")))) == 3
-    with pytest.raises(ValueError, match=r"'b\.jpg' may be 'deep/b\.jpg' or 'wide/b\.jpg'"):
-        changed(root, lambda content: content["images"][1].update(file_name="b.jpg"))
-
-
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", "\xff"])
 def test_what_is_no_coco(root, text):
     (root / "coco.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(ValueError, match=r"coco\.json: (cannot be read as JSON|is no COCO file)"):
         open_annotated(root, CocoAnnotations("coco.json"))
-
-
-def test_nothing_there(root):
-    with pytest.raises(ValueError, match=r"none\.json: no such file"):
-        open_annotated(root, CocoAnnotations("none.json"))

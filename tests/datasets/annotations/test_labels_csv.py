@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 import numpy as np
 import pytest
 
@@ -97,12 +95,6 @@ def test_a_broken_row_makes_its_record_bad_and_no_other(root):
 def test_a_table_that_says_nothing_is_refused(root, text, said):
     with pytest.raises(ValueError, match=said):
         opened(root, text)
-
-
-def test_images_without_a_row_have_no_labels(root, caplog):
-    with caplog.at_level(logging.WARNING):
-        _, rows = labels(root, "image,labels\na,cat\nb,cat\nzoo,cat\n")
-    assert rows[2] == [0] and "taken as without labels" in caplog.text and "'zoo'" in caplog.text
 
 
 def test_other_data_has_the_classes_of_the_training_part(tmp_path):

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import os
 
-import cv2
 import numpy as np
 import pytest
 
-from penstock import build_loader, compose
+from penstock import compose
 from penstock.datasets.annotations.voc import VocAnnotations
 from penstock.pipeline.build import build_dataset
 from penstock.pipeline.samplers.weighted import WeightedSampler
@@ -84,27 +82,11 @@ def test_it_is_a_storage(root):
     assert index.column("boxes").tolist() == [2, 0, 1]
 
 
-def test_boxes_follow_the_records_of_a_part(root):
-    for split in ("train", "val"):
-        part = open_annotated(root, VocAnnotations(), split=split, fraction=0.5)
-        for record in part.read(np.arange(len(part))):
-            row = "abc".index(record.key[7])
-            assert (record.fields["boxes"] == expected()[row]["boxes"]).all()
-
-
 def test_options(root):
     dropped = open_annotated(root, VocAnnotations(difficult="drop"))
     assert [len(fields["boxes"]) for fields in fields_of(dropped)] == [2, 0, 0]
     zero = fields_of(open_annotated(root, VocAnnotations(one_based=False)))
     assert zero[0]["boxes"].tolist() == [[1, 1, 10, 20]]  # and 5 .. 5 has no area
-
-
-def test_an_edited_file_is_read_again(root):
-    before = open_annotated(root, VocAnnotations())
-    (root / "annotations/b.xml").write_text(xml("b.jpg", one("red", 2, 2, 3, 3)))
-    after = open_annotated(root, VocAnnotations())
-    assert [len(fields["boxes"]) for fields in fields_of(after)] == [2, 1, 1]
-    assert before.fingerprint() != after.fingerprint()
 
 
 @pytest.mark.parametrize(
@@ -124,17 +106,6 @@ def test_a_broken_file_makes_its_record_bad_and_no_other(root, text, cause):
     found = fields_of(open_annotated(root, VocAnnotations()))
     assert cause in found[1] and "\n" not in found[1]
     assert found[0]["boxes"].shape == (2, 4) and found[2]["boxes"].shape == (1, 4)
-
-
-@pytest.mark.parametrize("box", [(9, 9, 3, 12), ("nan", 1, 2, 3), (900, 10, 950, 20), (0, 0, 0, 0)])
-def test_boxes_without_area(root, box, caplog):
-    (root / "annotations/b.xml").write_text(xml("b.jpg", one("red", *box), one("dot", 1, 1, 2, 2)))
-    with caplog.at_level(logging.WARNING):
-        found = fields_of(open_annotated(root, VocAnnotations()))
-    assert found[1]["boxes"].tolist() == [[0, 0, 2, 2]] and found[1]["box_labels"].tolist() == [0]
-    assert "1 boxes have no area" in caplog.text and "images/b.jpg" in caplog.text
-    found = fields_of(open_annotated(root, VocAnnotations(bad_boxes="record")))
-    assert "has no area in its image" in found[1]
 
 
 def test_what_is_missing(root):
@@ -161,20 +132,6 @@ def test_nothing_that_can_be_used(root):
         open_annotated(root, VocAnnotations())
 
 
-def test_parts_share_their_classes(tmp_path):
-    for part, names in (("train", ("ape", "bee")), ("val", ("bee",))):
-        write_images(tmp_path / part, ["x.jpg"])
-        (tmp_path / f"labels_{part}").mkdir()
-        boxes = [one(name, 1, 1, 5, 5) for name in names]
-        (tmp_path / f"labels_{part}/x.xml").write_text(xml("x.jpg", *boxes))
-    val = open_annotated(tmp_path, VocAnnotations("labels_{part}"), split="val")
-    assert fields_of(val)[0]["box_labels"].tolist() == [1]
-    text = xml("x.jpg", one("cow", 1, 1, 5, 5))
-    (tmp_path / "labels_val/x.xml").write_text(text)
-    with pytest.raises(ValueError, match="'cow' is not among the 2 classes"):
-        open_annotated(tmp_path, VocAnnotations("labels_{part}"), split="val")
-
-
 def test_records_are_weighed_by_their_rarest_box(tmp_path):
     names = [f"{number:02d}" for number in range(12)]
     write_images(tmp_path, [f"{name}.jpg" for name in names])
@@ -195,14 +152,3 @@ def test_records_are_weighed_by_their_rarest_box(tmp_path):
     assert (uses / uses[4] * 5).round(6).tolist() == [{-1: 1, 0: 5, 1: 0}[each] for each in rarest]
     with pytest.raises(ValueError, match="no class 'rad'; classes: dot, red"):
         WeightedSampler(12, storage.index, weights={"rad": 2})
-
-
-def test_the_experiment_draws_by_weight(root):
-    config = compose(["experiment=bccd", f"dataset.storage.path={root}", "dataset.val_fraction=0",
-                      "sampler=weighted", "loader=inline", "loader.batch_size=3",
-                      "augment=as_is"])  # fmt: skip
-    (root / "images").rename(root / "JPEGImages")
-    for name in "abc":
-        cv2.imwrite(str(root / f"JPEGImages/{name}.jpg"), np.zeros((480, 640, 3), np.uint8))
-    with build_loader(config, "train") as loader:
-        assert sum(len(batch["boxes"]) for batch in loader) == 3

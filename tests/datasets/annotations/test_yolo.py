@@ -97,13 +97,6 @@ def test_a_broken_line_makes_its_record_bad(root, line, cause):
     assert isinstance(found[2], str) and re.search(cause, found[2])
 
 
-def test_a_box_without_area_is_left_out_and_said(root, caplog):
-    (root / "labels/c.txt").write_text("0 0.5 0.5 0 0.5\n1 0.5 0.5 0.5 0.5\n")
-    with caplog.at_level(logging.WARNING):
-        found = fields_of(open_annotated(root, YoloAnnotations()))
-    assert found[2]["box_labels"].tolist() == [1] and "1 boxes have no area" in caplog.text
-
-
 def test_images_without_a_file_have_no_boxes_unless_they_are_most(root, caplog):
     (root / "labels/b.txt").unlink()
     with caplog.at_level(logging.WARNING):

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.contracts import CollateCapabilities, Index
+from penstock.core.contracts import CollateCapabilities, Dataset, Index, StreamDataset
 from penstock.core.rng import KeyedRng, Stream
 from penstock.core.sample import BadSample, Batch, Keys, Sample
 from penstock.pipeline.loader.contract import Delivery
@@ -45,7 +45,7 @@ class FakeIndex(Index):
         return hashlib.sha1(self._columns["label"].tobytes()).hexdigest()
 
 
-class FakeDataset:
+class FakeDataset(Dataset):
     """Images of noise: pixels are a function of (seed, epoch, position, index).
 
     Args:
@@ -98,7 +98,7 @@ class FakeDataset:
         return self.index.fingerprint()
 
 
-class FakeStream:
+class FakeStream(StreamDataset):
     """Numbers in order; a few of them may be bad."""
 
     def __init__(self, n: int, *, seed: int = 0, bad: Sequence[int] = ()) -> None:
@@ -107,9 +107,6 @@ class FakeStream:
 
     def open(self, epoch: int, start: int) -> Iterator[int]:
         return iter(range(start, self._n))
-
-    row_shape = class_names = None
-    reopens = True
 
     def fetch_items(
         self, items: Sequence[Any], positions: np.ndarray, epoch: int, *, rows: Any, times: Any

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from penstock.core.contracts import CollateCapabilities, DatasetCapabilities
+from penstock.core.contracts import CollateCapabilities
 from penstock.core.sample import BadSample, Sample
 from penstock.pipeline.collating import from_rows
 from penstock.pipeline.loader.engines import batch_memory
@@ -37,9 +37,7 @@ class StagedFake(FakeDataset):
         self.on_read, self.on_finish = on_read, on_finish
         self.held_bytes: Any = None
 
-    @property
-    def capabilities(self) -> DatasetCapabilities:
-        return DatasetCapabilities(staged=self, held_bytes=self.held_bytes)
+    staged = True
 
     @property
     def row_shape(self) -> tuple[int, int, int]:

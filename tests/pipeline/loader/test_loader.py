@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.contracts import DatasetCapabilities
 from penstock.pipeline.samplers.random import RandomSampler
 from penstock.pipeline.samplers.weighted import WeightedSampler
 from tests.contracts.equality import untouched_global_states
@@ -297,10 +296,6 @@ def test_streams(n, drop_last, options):
 
 def test_the_collate_of_a_dataset_comes_first():
     class Own(FakeDataset):
-        @property
-        def capabilities(self):
-            return DatasetCapabilities(collate=self.collate)
-
         def collate(self, samples):
             return {"own": torch.zeros(len(samples))} | Collated()(samples)
 

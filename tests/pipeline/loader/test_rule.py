@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from penstock import build_loader, compose
-from penstock.core.contracts import DatasetCapabilities
 from penstock.pipeline.loader.settings import LoaderSettings
 from penstock.pipeline.loader.worker_errors import describe_death
 from tests.contracts.engine import check_engine
@@ -17,7 +16,7 @@ from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
 
 class Drawing(FakeDataset):
-    capabilities = DatasetCapabilities(global_random=True)
+    global_random = True
 
 
 class Locked(FakeDataset):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock import compose
-from penstock.core.contracts import DatasetCapabilities
+from penstock.core.contracts import Dataset
 from penstock.datasets.map_dataset import MapDataset
 from penstock.datasets.mix import MixDataset, MixIndex, Part, joined
 from penstock.datasets.records.memory_index import MemoryIndex
@@ -153,7 +153,7 @@ def test_masks_get_the_classes_of_the_mix(tmp_path):
             index.field_classes = {"mask": CLASSES["a" if len(source) == 13 else "b"]}
             source.storage.__dict__["_index" if not bare else "index"] = index
         again = MixDataset(data.sources)
-        assert bool(again.capabilities.columns) != bare
+        assert bool(again.columnar) != bare
         assert again.index.field_classes["mask"] == ("ant", "bee", "cat", "dog")
         batches.append(computed(again, [0, 14, 3, 19]))
     assert_same(*batches)
@@ -193,7 +193,7 @@ def test_class_ids_without_names_beside_named_ones_are_refused_as_of_samples(tmp
         label = {"label": storage.index.column("label")}
         storage.__dict__["index" if bare else "_index"] = OwnIndex(list("tuvwxyz"), label)
         again = MixDataset(data.sources)
-        assert bool(again.capabilities.columns) != bare
+        assert bool(again.columnar) != bare
         with pytest.raises(ValueError, match="'label' of 'b' has class ids without names"):
             computed(again, [0, 14])
 
@@ -207,9 +207,9 @@ def test_fields_come_in_the_order_of_the_first_sample():
 
 
 def test_a_source_without_columns_leaves_all_to_samples(folders):
-    assert mixed(*folders).capabilities.columns
+    assert mixed(*folders).columnar
     bare = mixed(*folders[:1], bare=True).sources | mixed(*folders[1:]).sources
-    assert not MixDataset(bare).capabilities.columns
+    assert not MixDataset(bare).columnar
 
 
 def test_rows_of_a_column_are_those_of_the_whole_column(folders):
@@ -225,14 +225,18 @@ def test_rows_of_a_column_are_those_of_the_whole_column(folders):
     assert in_memory.values("label", np.array([1, 2, 0])).tolist()[::2] == [6, 5]
 
 
-class Heavy:
+class Heavy(Dataset):
     """A dataset whose records take a megabyte each."""
 
     def __init__(self, inner):
-        self.index, self.fetch, self.fingerprint = inner.index, inner.fetch, inner.fingerprint
-        self.capabilities = DatasetCapabilities(
-            held_bytes=lambda indices: np.full(len(indices), 1 << 20)
-        )
+        self.index, self.inner = inner.index, inner
+        self.held_bytes = lambda indices: np.full(len(indices), 1 << 20)
+
+    def fetch(self, indices, positions, epoch):
+        return self.inner.fetch(indices, positions, epoch)
+
+    def fingerprint(self):
+        return self.inner.fingerprint()
 
     def __len__(self):
         return len(self.index)
@@ -241,9 +245,9 @@ class Heavy:
 def test_large_records_of_a_mix_are_computed_in_pieces(folders):
     data = mixed(*folders)
     for source in data.sources.values():
-        assert source.capabilities.held_bytes
+        assert source.held_bytes
     data = MixDataset({name: Heavy(source) for name, source in data.sources.items()})
-    sizes = data.capabilities.held_bytes(np.array([0, 20, 14, 3]))
+    sizes = data.held_bytes(np.array([0, 20, 14, 3]))
     assert pieces_of(sizes, 4) == [slice(0, 2), slice(2, 4)]
 
 

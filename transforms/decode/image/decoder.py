@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
@@ -11,7 +11,7 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import DecoderCapabilities
+from penstock.core.contracts import Decoder
 from penstock.core.registry import register
 from penstock.core.sample import STATED_SIZE, PendingImage, Record, RecordError, Sample
 from penstock.transforms.decode.image.files import check_size, decode_file, image_field, read_header
@@ -29,7 +29,7 @@ from penstock.transforms.decode.image.pixels import CHANNELS, array_around, chec
 Image = NDArray[np.uint8]
 
 
-class RecordDecoder(ABC):
+class RecordDecoder(Decoder):
     """Decode the ``image`` of records; say of which images parts can be decoded.
 
     Args:
@@ -210,10 +210,9 @@ class ImageDecoder(RecordDecoder):
         )
         self.region = region
 
-    @property
-    def capabilities(self) -> DecoderCapabilities:
-        """It decodes parts of an image, with the pixels of the whole."""
-        return DecoderCapabilities(defer=self.defer, whole_image=self.decode)
+    def whole_image(self, image: Any) -> Image:
+        """Decode an image whose pixels a call passes on."""
+        return self.decode(image)
 
     def _whole_because(self, header: Header | None) -> str | None:
         if self.region == "whole":

@@ -96,7 +96,7 @@ def table_of(data_dir, split, *more, task="table", samples=600):
     config = configure([f"task={task}", f"data_dir={data_dir}", *more], command="preview")
     dataset, looks = looks_of(config, split, samples=samples)
     storage = open_storage(config, split)
-    table = dataset.capabilities.table
+    table = dataset.table
     rows = table_rows(table, storage, looks.originals, config["dataset"]["keys"])
     return looks, rows, table.statistics
 

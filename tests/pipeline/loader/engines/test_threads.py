@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.core.contracts import CollateCapabilities, DatasetCapabilities
+from penstock.core.contracts import CollateCapabilities
 from penstock.pipeline.loader.contract import Delivery
 from penstock.pipeline.loader.engines.pool import WorkerLayout, demanded_layout
 from penstock.pipeline.loader.engines.threads import ThreadPool
@@ -175,7 +175,7 @@ def test_torch_threads_are_left_to_the_trainer():
 
 
 class _NeedsAProcess(FakeDataset):
-    capabilities = DatasetCapabilities(global_random=True)
+    global_random = True
 
     def fetch(self, indices, positions, epoch):
         before = threading.active_count()
