@@ -76,7 +76,7 @@ class MixDataset(Dataset):
     """The records of several datasets, one after the other.
 
     A sample also has ``source``, the number of its dataset; its ``index`` counts over all datasets,
-    and its class ids are those of the classes united by name, see `MixIndex`.
+    and its class ids count the classes that are united by name, see `MixIndex`.
 
     Args:
         sources: Datasets by name, in the order in which their records are numbered.
@@ -95,7 +95,7 @@ class MixDataset(Dataset):
     def __init__(self, sources: Mapping[str, Dataset]) -> None:
         if not sources:
             raise ValueError(
-                "dataset mix: there are no sources; give some: dataset.sources.<name>.dataset=..."
+                "dataset mix: no source is given; type dataset.sources.<name>.dataset=..."
             )
         for name, source in sources.items():
             check_source(name, source)
@@ -254,7 +254,7 @@ class MixDataset(Dataset):
 
 
 class Held(NamedTuple):
-    """What a source read, or the record's index if it cannot read apart."""
+    """A record that a source read, or its index if the source cannot read apart."""
 
     source: int
     record: Any
@@ -319,7 +319,7 @@ class MixIndex(Index):
         class_names: Names of the classes by label, or None.
         field_classes: Names of the classes by field; of ``source``, the names of the sources.
         class_ids: For each source, by field whose ids change: the new id of each class, int64 [C];
-            None: the source has no names for them, and another source has.
+            None: another source has names for the ids, this source has not.
         places: For each source, by field with fewer classes than the mix: the new ids, and the
             number of classes of the mix.
     """

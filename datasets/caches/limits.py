@@ -54,41 +54,29 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     Returns:
         Bytes; None on systems without these files.
     """
-    limits = []
-    for line in _lines(root / "proc/meminfo"):
-        if line.startswith("MemAvailable:"):
-            limits.append(int(line.split()[1]) * 1024)
+    limits = [
+        int(line.split()[1]) * 1024
+        for line in _lines(root / "proc/meminfo")
+        if line.startswith("MemAvailable:")
+    ]
     for line in _lines(root / "proc/self/cgroup"):
         number, controllers, path = line.split(":", 2)
-        if number == "0":
-            limits += _group_limits(root / "sys/fs/cgroup", path, "memory.max", "memory.current")
-        elif "memory" in controllers.split(","):
-            limits += _group_limits(
-                root / "sys/fs/cgroup/memory",
-                path,
-                "memory.limit_in_bytes",
-                "memory.usage_in_bytes",
-            )
+        mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current")
+        if number != "0":  # of version 1
+            if "memory" not in controllers.split(","):
+                continue
+            mount, names = mount / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        group = mount / path.lstrip("/")
+        for folder in (group, *group.parents):  # from the process's own group to the root
+            limit, usage = (_number(folder / name) for name in names)
+            if limit is not None and usage is not None:
+                # Files in the page cache count as used, and are evicted when memory is short.
+                stat = _lines(folder / "memory.stat")
+                cached = [line.split()[1] for line in stat if line.startswith("inactive_file ")]
+                limits.append(limit - usage + int((cached or ["0"])[0]))
+            if folder == mount:
+                break
     return max(0, min(limits)) if limits else None
-
-
-def _group_limits(mount: Path, path: str, limit_name: str, usage_name: str) -> list[int]:
-    """Memory that each control group, from the process's own to the root, has left."""
-    left = []
-    group = mount / path.lstrip("/")
-    for folder in (group, *group.parents):
-        limit = _number(folder / limit_name)
-        usage = _number(folder / usage_name)
-        if limit is not None and usage is not None:
-            # Files in the page cache count as used and are given back when memory is short.
-            cached = 0
-            for line in _lines(folder / "memory.stat"):
-                if line.startswith("inactive_file "):
-                    cached = int(line.split()[1])
-            left.append(limit - (usage - cached))
-        if folder == mount:
-            break
-    return left
 
 
 def _number(file: Path) -> int | None:

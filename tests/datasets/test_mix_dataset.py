@@ -283,5 +283,5 @@ def test_what_has_no_place_in_a_mix_is_refused():
     ):
         with pytest.raises(ValueError, match=message):
             mixed(a=own, b=source)
-    with pytest.raises(ValueError, match="there are no sources"):
+    with pytest.raises(ValueError, match="no source is given"):
         MixDataset({})

@@ -21,6 +21,7 @@ from penstock.datasets.streams.dataset import LaneStreamDataset, open_stream
 from penstock.datasets.streams.sources import GeneratorSource
 from penstock.pipeline.loader.digest import row_digests
 from penstock.transforms.decode.raw import RawDecoder
+from tests.contracts.source import check_source
 from tests.pipeline.loader.fakes import digests, make_loader
 
 
@@ -356,6 +357,7 @@ def test_generators_give_everything_once_however_they_are_cut(function, argument
         )  # fmt: skip
 
     everything = [f"n{number:03d}" for number in range(50)]
+    check_source(lambda: GeneratorSource(function, arguments, num_shards=3), everything)
     with make_loader(dataset("train", 0), num_workers=2, engine="threads") as loader:
         assert sorted(keys_of(loader)) == everything
     found: list[str] = []

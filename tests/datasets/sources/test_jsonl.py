@@ -14,6 +14,7 @@ import pytest
 from penstock.core.sample import BadRecord
 from penstock.datasets.files.byte_streams import StreamError
 from penstock.datasets.sources.jsonl import JsonlSource
+from tests.contracts.source import check_source
 
 
 @pytest.fixture
@@ -45,6 +46,7 @@ def test_lines_are_records_and_paths_their_content(file):
     packed.write_bytes(gzip.compress(file.read_bytes()))
     assert records(packed) == found
     assert records(f"pipe:cat {file}", root=str(file.parent)) == found
+    check_source(lambda: JsonlSource(str(file)), [record.key for record in found])
 
 
 @pytest.mark.parametrize(

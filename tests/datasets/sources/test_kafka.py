@@ -20,6 +20,7 @@ from penstock.datasets.sources.kafka import KafkaSource
 from penstock.pipeline.build import settle
 from penstock.pipeline.training.job import train
 from penstock.pipeline.training.run_folder import SOURCE, settled
+from tests.contracts.source import check_source
 from tests.laws.runs import INLINE, digests, loader_of, rest, rows
 from tests.laws.test_streams import WAYS
 from tests.tcp_proxy import TcpProxy
@@ -95,6 +96,10 @@ def test_offsets_are_records_in_ranges_of_partitions(broker, topic):
     found = items(source)
     assert [r.key for r in found[:3]] == ["0:0", "0:1", "0:2"] and len({r.key for r in found}) == 50
     assert found[1].fields == {"image": PHOTO + b"3", "label": 0}
+    check_source(
+        lambda: KafkaSource(broker.servers, topic=topic, shard_messages=10),
+        [record.key for record in found],
+    )
     shard = source.shards(0)[3]
     assert [r.key for r in source.read(shard, 5)] == ["0:15", "0:16"]
     assert source.count(shard) == 7 and not [*source.read(shard, 7)]

@@ -11,6 +11,7 @@ from penstock.datasets.records.splits import StorageRecipe, open_split
 from penstock.datasets.storages.sql import SqlSource, SqlStorage
 from penstock.pipeline.config.compose import compose
 from penstock.pipeline.config.errors import ConfigError
+from tests.contracts.source import check_source, loaded
 from tests.contracts.storage import read_all, summary
 from tests.datasets.storages.sqlite_tables import at, put, put_samples
 from tests.datasets.storages.tables import images
@@ -37,8 +38,10 @@ def test_a_stream_of_an_sqlite_file_gives_its_rows_in_order(tmp_path):
     assert source.shards(0) == [(0, 8), (8, 16), (16, 20)]
     assert [source.count(shard) for shard in source.shards(0)] == [8, 8, 4]
     assert source.class_names == ("cat", "dog", "ürm")
-    with_items = [source.read(shard, 0) for shard in source.shards(0)]
-    records = [source.load(item) for reader in with_items for item in reader]
+    records = [record for shard in source.shards(0) for record in loaded(source, shard)]
+    check_source(
+        lambda: SqlSource(f"sqlite:///{path}", shard_rows=8), [record.key for record in records]
+    )
     assert summary(records) == summary(read_all(at(path)))
     assert source.fingerprint() != SqlSource(f"sqlite:///{path}", shard_rows=9).fingerprint()
 

@@ -22,6 +22,7 @@ from penstock.datasets.storages.webdataset.source import WebDatasetSource
 from penstock.datasets.storages.webdataset.storage import WebDatasetStorage
 from penstock.datasets.storages.webdataset.writer import WebDatasetWriter
 from penstock.datasets.writing import write_storage
+from tests.contracts.source import check_source
 from tests.datasets.test_byte_streams import served
 
 
@@ -84,6 +85,7 @@ def test_every_way_to_name_them_gives_the_same_samples(shards):
     folder = WebDatasetSource(str(shards), classes=["dog", "cat"])
     expected = [plain(record) for record in records(folder)]
     assert [key for key, _ in expected] == [f"a/{n:03d}" for n in range(8)]
+    check_source(lambda: WebDatasetSource(str(shards), classes=2), [key for key, _ in expected])
     assert expected[1][1]["label"] == 1 and expected[1][1]["image"] == b"jpeg 1"
     assert expected[1][1]["boxes"] == [[1, 2, 3, 4]] and folder.class_names == (
         "dog",
