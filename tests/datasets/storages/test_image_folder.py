@@ -152,16 +152,13 @@ def test_labels_from_csv(tmp_path):
     ("text", "message"),
     [
         (None, "no such file; expected 'folder', 'filename', null or"),
-        ("", "line 1: got the columns"),
-        ("name,class\n", "line 1: got .*'class'.*type dataset.storage.label_columns=.name,class."),
+        ("", "t.csv: it is empty"),
+        ("name,class\n", r"columns: 'name', 'class'; .*dataset\.storage\.label_columns=\["),
         ("key,label\na.jpg,cat,x\n", "line 2: got 3 values, expected 2"),
         ("key,label\na.jpg,\n", "line 2: the label is empty"),
-        ("key,label\nb.jpg,1\n,2\n", "line 3: the key is empty"),
+        ("key,label\nb.jpg,1\n,2\n", "line 3: 'key' is empty"),
         ("key,label\na.jpg,1\na.jpg,2\n", "line 3: 'a.jpg' is '2' here and '1' above"),
-        (
-            "key,label\nc.jpg,1\n",
-            "2 of 2 records have no row .*, such as 'a.jpg'; add it, or",
-        ),
+        ("key,label\nc.jpg,1\n", "1 of 1 names match no record, such as 'c.jpg'"),
         (b"key,label\n\xff\xfe,1\n", "cannot be read as a CSV"),
     ],
 )
@@ -182,7 +179,8 @@ def test_a_csv_may_name_its_columns_and_a_part_of_the_files(tmp_path, caplog):
     assert [record.key for record in storage.read(np.arange(2))] == ["b.jpg", "d.jpg"]
     assert storage.index.column("label").tolist() == [1, 0]
     assert "2 of 4 records have no row" in caplog.text
-    assert "'a.jpg', and are left out; dataset.storage.unlabelled=error refuses" in caplog.text
+    assert "'a.jpg', 'c.jpg', and are left out" in caplog.text
+    assert "dataset.storage.unlabelled=error refuses" in caplog.text
     with pytest.raises(ValueError, match=r"type dataset.storage.unlabelled=leave_out: then"):
         len(ImageFolder(root, **labels, unlabelled="error"))
     numbered = ImageFolder(root, pattern="{}.jpg", count=2, **labels, unlabelled="leave_out")

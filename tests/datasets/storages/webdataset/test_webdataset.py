@@ -192,7 +192,7 @@ def test_shards_compressed_by_other_methods_are_refused_with_the_stream_to_type(
     typed = shlex.split(str(error.value).partition("type ")[2])
     source = WebDatasetSource(compose(typed)["dataset"]["source"]["path"])
     [shard] = source.shards(0)
-    assert len(list(source.open(shard))) == 3
+    assert len(list(source.read(shard, 0))) == 3
 
 
 def test_paths(tmp_path):
