@@ -54,15 +54,12 @@ class PackPlan:
         parts: The parts in order; together they are all records of the source.
         samples: Some records, as they are to be written: the first, the last and some between.
         recoded: Images may be changed on the way, and the index's columns speak of others.
-        held: One process writes every part, and joins it while the next is written: what is to
-            be joined may stay in its memory, as `Written.held`.
     """
 
     index: Index
     parts: tuple[Part, ...]
     samples: tuple[Record, ...]
     recoded: bool
-    held: bool = False
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
@@ -82,14 +79,11 @@ class Written:
         columns: Arrays [n] with a value for each record written, kept for `Writer.finish`.
         files: Files of the result that hold this part alone, named from the folder on.
         spooled: Files that `Writer.join_part` reads, removed once that is done.
-        held: What `Writer.join_part` takes in place of them, where `PackPlan.held` allows it; not
-            more than a part's bytes.
     """
 
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     files: tuple[str, ...] = ()
     spooled: tuple[str, ...] = ()
-    held: Any = None
 
 
 @dataclass(frozen=True, slots=True)

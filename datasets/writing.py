@@ -69,10 +69,8 @@ def _recoded(recode: Recode, record: Record | BadRecord) -> Record | BadRecord:
         return BadRecord(record.index, record.key, str(error))
 
 
-def make_plan(
-    writer: Writer, source: Storage, recode: Recode | None = None, *, held: bool = False
-) -> PackPlan:
-    """Plan which records of `source` go into which parts; for `held` see `PackPlan`."""
+def make_plan(writer: Writer, source: Storage, recode: Recode | None = None) -> PackPlan:
+    """Plan which records of `source` go into which parts."""
     count = len(source)
     rows = np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64))
     found = [r for i in rows.tolist() for r in recoded(source, recode, start=i, stop=i + 1)]
@@ -83,7 +81,6 @@ def make_plan(
         ),
         samples=tuple(record for record in found if isinstance(record, Record)),
         recoded=recode is not None,
-        held=held,
     )
 
 
@@ -274,7 +271,7 @@ def write_storage(
         raise ValueError(f"pack: {source} is empty; nothing to write")
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.whole_folder(path) as folder:
-        plan = make_plan(writer, source, recode, held=True)
+        plan = make_plan(writer, source, recode)
         writer.begin(folder, plan)
         summaries: list[PartSummary] = []
         for part in plan.parts:

@@ -10,14 +10,12 @@ from contextlib import closing
 from pathlib import Path
 
 from penstock.core.machine_cache import computed_once, signature_of
-from penstock.core.sample import MAX_RECORD_BYTES, RecordError
+from penstock.core.sample import RecordError
 from penstock.datasets.files.access import RangeFile, is_url
 from penstock.datasets.files.byte_streams import ByteStream
 from penstock.datasets.files.data_files import DataFiles
 from penstock.datasets.records.indexed_storage import file_mark
 
-_MOST_TIMES = 250
-"""What a shard may become, beside the size of a record: tar's blocks of 512 bytes pack well."""
 _LEFT_FREE_BYTES = 1 << 30
 _PIECE_BYTES = 8 << 20
 _TIMEOUT_S = 120.0  # of a stream that may stall; files do not
@@ -58,12 +56,10 @@ def unpack(files: DataFiles, name: str) -> Path:
     """Unpack a shard, once for all runs of this machine as long as it does not change.
 
     Raises:
-        ValueError: It is damaged or cut short, becomes absurdly large, was changed, or the disk
-            is full.
+        ValueError: It is damaged or cut short, was changed, or the disk is full.
         penstock.core.user_errors.ExplainedError: It cannot be read.
     """
     path, mark = os.path.join(files.root, name), files.marks[files.names.index(name)]
-    at_most = max(MAX_RECORD_BYTES, _MOST_TIMES * mark[0])
     etag = str(mark[1]) if is_url(path) else None
 
     def make(copy: Path) -> None:
@@ -71,11 +67,6 @@ def unpack(files: DataFiles, name: str) -> Path:
         with closing(stream), open(copy, "wb") as file:
             try:
                 while piece := stream.read(_PIECE_BYTES):
-                    if stream.offset > at_most:
-                        raise ValueError(
-                            f"{path}: has {mark[0]:,} bytes and unpacks to more than {at_most:,}; "
-                            f"if that is meant, unpack it by a tool"
-                        )
                     left_bytes = shutil.disk_usage(copy.parent).free
                     if left_bytes < min(stream.offset, _LEFT_FREE_BYTES):
                         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

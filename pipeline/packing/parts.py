@@ -49,20 +49,10 @@ class Parts:
         self._first: int | None = None  # number in the result of the next record to be joined
 
     def add(self, summary: PartSummary) -> None:
-        """Note a part that has been written, and join all that can be joined.
-
-        What is held in memory is joined before it is noted: it cannot be joined another time.
-        """
-        number, is_held = summary.part.number, summary.written.held is not None
-        self.found[number] = summary
-        if is_held:
-            self.join()
-            assert self._joined > number, "parts that are held come in order"
-            summary = replace(summary, written=replace(summary.written, held=None))
-            self.found[number] = summary
+        """Note a part that has been written, and join all that can be joined."""
+        self.found[summary.part.number] = summary
         self._note(summary)
-        if not is_held:
-            self.join()
+        self.join()
 
     def join(self) -> None:
         """Join all that can be joined."""

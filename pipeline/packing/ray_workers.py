@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
@@ -75,20 +73,7 @@ def _do(
     """Do a task: its result, or what went wrong."""
     needs, files = sent
     surroundings.enter()
-    try:
-        lock = needs.locked()
-    except OSError as error:
-        return None, ValueError(
-            f"pack: {socket.gethostname()} cannot use {os.path.dirname(needs.lock or '')} "
-            f"({error.strerror}); this form is written in place: pack.launcher=ray needs a "
-            f"pack.path (of a URL: an XDG_CACHE_HOME) that every machine of the cluster sees, or "
-            f"another pack.to"
-        )
-    try:
-        return done(lambda: _opened(needs, files), task)
-    finally:
-        if lock is not None:
-            os.close(lock)
+    return done(lambda: _opened(needs, files), task)
 
 
 _opened_works: dict[bytes, Work] = {}

@@ -277,8 +277,7 @@ def pack_split(
     parts.join()
     is_few = len(missing) <= (1 if packing.for_few_parts else _FEW_PARTS)
     num_workers = 0 if is_few else packing.num_workers
-    planned = replace(plan, held=not num_workers)
-    write = WritePart(writer, folder, planned, source, packing.recode, packing.skip_bad)
+    write = WritePart(writer, folder, plan, source, packing.recode, packing.skip_bad)
     sends = bool(num_workers) and packing.launcher != "local"
     written = do_tasks(
         SendPart(write) if sends else write,

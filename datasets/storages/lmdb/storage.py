@@ -138,7 +138,7 @@ class LmdbStorage(IndexedStorage):
         """
         index, indices = self.index, np.asarray(indices, np.int64)
         names = index.columns
-        columns = [index.values(name, indices).tolist() for name in names]
+        columns = [column.tolist() for column in index.values_of(names, indices)]
         rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
         records = self.records(indices, map(self._fields, indices.tolist(), rows))
         if not self.is_packed:

@@ -7,7 +7,6 @@ import mmap
 import os
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +42,6 @@ _PLACES = frozenset(
 _SIZES = frozenset(("height", "width"))  # of images that may have become others
 _BUFFER_BYTES = 1 << 20
 _SHAPE = ("height", "width", "channels")
-Buffer = bytes | memoryview
 
 
 @register("writer", "lmdb")
@@ -75,42 +73,27 @@ class LmdbWriter:
         sizes: list[int] = []
         images, checksums = [], []
         shapes = np.zeros((len(part), len(_SHAPE)), np.uint32)
-        held: list[bytes] = []
-        held_bytes, spool = 0, None
-        with ExitStack() as stack:
+        with open(folder / name, "wb", buffering=_BUFFER_BYTES) as spool:
             for record in records:
                 value, image_bytes = pack_fields(record.fields, key=record.key)
-                held.append(value)
-                held_bytes += len(value)
+                spool.write(value)
                 if isinstance(image := record.fields.get("image"), np.ndarray):
                     shapes[len(sizes)] = image.shape
                 sizes.append(len(value))
                 images.append(image_bytes)
                 checksums.append(zlib.crc32(value))
-                if held_bytes > (self.part_bytes if plan.held else _BUFFER_BYTES):
-                    spool = spool or stack.enter_context(open(folder / name, "wb"))
-                    spool.write(b"".join(held))
-                    held, held_bytes = [], 0
-            if spool or not plan.held:
-                spool = spool or stack.enter_context(open(folder / name, "wb"))
-                spool.write(b"".join(held))
         columns = {
             "size_bytes": np.array(sizes, np.uint32),
             "image_bytes": np.array(images, np.uint32),
             "crc32": np.array(checksums, np.uint32),
             "shapes": shapes[: len(sizes)],
         }
-        if spool:
-            return Written(columns=columns, spooled=(name,))
-        return Written(columns=columns, held=held)
+        return Written(columns=columns, spooled=(name,))
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
         """Append a part's values to data.mdb."""
         sizes = summary.written.columns["size_bytes"]
-        values = summary.written.held
-        if values is None:
-            values = _spooled(folder / summary.written.spooled[0], sizes)
-        append_values(folder, summary.first, values)
+        append_values(folder, summary.first, _spooled(folder / summary.written.spooled[0], sizes))
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
         """Write the index."""
@@ -153,7 +136,7 @@ def _spooled(path: Path, sizes: NDArray[np.uint32]) -> list[memoryview]:
     return [content[a:b] for a, b in zip([0, *ends], ends, strict=False)]
 
 
-def append_values(folder: Path, first: int, values: Sequence[Buffer]) -> None:
+def append_values(folder: Path, first: int, values: Sequence[memoryview]) -> None:
     """Append values under the keys ``0000000000``, ``0000000001``, ...; those there are passed.
 
     Every transaction has an environment of its own: the library fills the unused ends of pages
@@ -175,7 +158,7 @@ def append_values(folder: Path, first: int, values: Sequence[Buffer]) -> None:
         _append(folder, first + start, values[start:])
 
 
-def _append(folder: Path, first: int, values: Sequence[Buffer]) -> None:
+def _append(folder: Path, first: int, values: Sequence[memoryview]) -> None:
     """Write some values in one transaction, in a larger map if they do not fit."""
     import lmdb
 
@@ -203,5 +186,5 @@ def _append(folder: Path, first: int, values: Sequence[Buffer]) -> None:
         env.close()
 
 
-def _items(first: int, values: Sequence[Buffer]) -> Iterator[tuple[bytes, Buffer]]:
+def _items(first: int, values: Sequence[memoryview]) -> Iterator[tuple[bytes, memoryview]]:
     return ((b"%010d" % number, value) for number, value in enumerate(values, first))

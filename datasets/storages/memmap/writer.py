@@ -71,7 +71,7 @@ class MemmapWriter:
     the rows, those of ``keys.txt``.
     """
 
-    version = 1
+    version = 2
     part_records = 8192
     part_bytes = 1 << 26
     cannot_hold = frozenset("files pixels shapes bytes values missing".split())

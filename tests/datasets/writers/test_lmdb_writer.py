@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import lmdb
 import numpy as np
 import pytest
 
 from penstock.datasets.storages.lmdb import LmdbStorage, LmdbWriter
 from penstock.datasets.storages.lmdb import writer as lmdb_packed
-from penstock.datasets.writing import join, make_plan, write_part, write_storage
+from penstock.datasets.writing import write_storage
 from tests.datasets.writers.writer_contract import check_writer, contents, records_of
 
 
@@ -22,25 +20,6 @@ def small() -> LmdbWriter:
 
 def test_contract(tmp_path):
     check_writer(small, tmp_path)
-
-
-@pytest.mark.parametrize("part_bytes", [1, 100_000])
-def test_what_is_held_or_spooled_gives_the_same_bytes(tmp_path, part_bytes):
-    source = records_of(frozenset(("files", "keys", "labels")), 60)
-    for name, held in (("held", True), ("spooled", False)):
-        writer = small()
-        writer.part_bytes = part_bytes
-        plan = make_plan(writer, source, held=held)
-        (tmp_path / name).mkdir()
-        summaries = []
-        for part in plan.parts:
-            found = write_part(writer, tmp_path / name, plan, part, source)
-            assert (found.written.held is None) == bool(found.written.spooled)
-            assert held == (found.written.held is not None) or part_bytes == 1
-            summaries.append(replace(found, first=part.start))
-            join(writer, tmp_path / name, plan, summaries[-1])
-        writer.finish(tmp_path / name, plan, summaries)
-    assert contents(tmp_path / "held") == contents(tmp_path / "spooled")
 
 
 def test_transactions_and_maps_of_any_size_give_the_same_records(tmp_path, monkeypatch):
