@@ -109,7 +109,8 @@ class TableForm(Form):
         schema, count, groups = opened.schema, sum(opened.counts), range(opened.num_groups)
         roles = self.roles(schema)
         length = schemas.find_lengths(schema, roles, self.length_column)
-        kinds = {n: schema.field(n).type for n in (*roles.fields, roles.label, roles.key) if n}
+        named = [n for n in (*roles.fields, roles.label, roles.key) if n is not None]
+        kinds = {name: schema.field(name).type for name in named}
         floats = set()
         for column in () if roles.kinds else roles.fields:
             if schemas.holds_whole_numbers(kinds[column]):

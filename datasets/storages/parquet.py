@@ -141,6 +141,11 @@ class ParquetFile(TableFile):
         about, largest = self._footer.row_group(group), 0
         for number in self._leaves(leaves):
             column = about.column(number)
+            if column.physical_type != self._footer.schema.column(number).physical_type:
+                # The library ends the process when it is asked for the statistics.
+                raise RecordError(
+                    f"column {column.path_in_schema!r} differs in type from the schema"
+                )
             # Equal values are stored once, and take memory each.
             values = column.num_values * _VALUE_BYTES.get(column.physical_type, 1)
             size_bytes = max(column.total_uncompressed_size, values)

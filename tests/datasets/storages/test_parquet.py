@@ -232,9 +232,10 @@ def test_a_damaged_footer_does_not_end_the_process(tmp_path):
     """Where the library throws in C++ what nobody catches: the sizes of levels, among others."""
     pq.write_table(pa.table({"x": [[1, 2], [3]]}), tmp_path / "a.parquet", store_schema=False)
     good, refused = (tmp_path / "a.parquet").read_bytes(), 0
-    for at in range(-230, -180):
+    footer = int.from_bytes(good[-8:-4], "little")
+    for at, bit in [(at, 1) for at in range(-230, -180)] + [(at, 32) for at in range(-footer, -8)]:
         data = bytearray(good)
-        data[at] ^= 1
+        data[at] ^= bit
         (tmp_path / "a.parquet").write_bytes(data)
         try:
             storage = ParquetStorage(str(tmp_path))

@@ -45,6 +45,11 @@ def test_columns_of_many_types(put):
     assert few.read(np.array([1]))[0] == Record(1, "00000001", {"image": b"two", "flag": False})
 
 
+def test_a_column_without_a_name(put):
+    [record] = read_all(put(pa.table({"": [1], "label": [0]}))())
+    assert record.fields == {"": 1, "label": 0}
+
+
 def test_what_a_read_gives_is_not_the_cache(put):
     storage = put(odd_columns()[0])(columns=["boxes", "matrix", "ragged"])
     for _ in range(2):
