@@ -84,7 +84,7 @@ class CocoAnnotations:
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise ValueError(f"{where}: cannot be read as JSON: {error}") from error
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+            said = f"lacks {error}" if isinstance(error, KeyError) else str(error)[:140]
             raise ValueError(f"{where}: is no COCO file: {said}") from error
         entries = matched(
             records.keys,
@@ -155,7 +155,7 @@ class CocoAnnotations:
         except MissingPackageError:
             raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
-            said = f"lacks {error}" if isinstance(error, KeyError) else str(error)
+            said = f"lacks {error}" if isinstance(error, KeyError) else str(error)[:140]
             by_id[image] = f"annotation {number} of {os.path.basename(where)}: {said}"
             return
         objects.boxes.append((x, y, x + width, y + height))

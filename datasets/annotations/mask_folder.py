@@ -30,7 +30,7 @@ class MaskFolder:
         classes: Names of the classes by id, or how many there are; null: the lines of
             ``classes.txt`` in the folder.
         ending: Ending of the mask files.
-        suffix: What the masks' names have more than the images', as in ``street_mask.png``.
+        suffix: End of the masks' names that the images' names lack, as in ``street_mask.png``.
     """
 
     def __init__(

@@ -32,7 +32,7 @@ _UNKNOWN = -1  # of labels, which are kept in a byte each
 
 
 class Rows:
-    """Annotations that lie in an index; satisfies `RecordAnnotations`.
+    """Annotations in an index; satisfies `RecordAnnotations`.
 
     Args:
         index: The rows of all records, sorted by record.

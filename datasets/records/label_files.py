@@ -94,7 +94,7 @@ def matched_files(
 
 
 def find_mark(place: str) -> Index | None:
-    """Open what packing left beside a split; None if it did not make it."""
+    """Open the index that packing left beside a split; None without one."""
     if is_url(place):
         url = f"{place}/{MARK}"
         with contextlib.suppress(AccessDenied):  # as stores say of what is not there
@@ -111,11 +111,11 @@ def find_labels(
 
     Args:
         name: Of the component.
-        kind: What is expected there.
+        kind: A file or a folder.
         path: As configured: relative to the data's folder, to what that lies in, or to the working
             folder, whichever is there first, with a small or a capital letter, as in VOC's own
             ``Annotations``; ``{part}`` is ``train`` or ``val``, or the name of the part's folder.
-        records: What they are of.
+        records: The records that they describe.
 
     Returns:
         The absolute path; the storage and that path, for messages.

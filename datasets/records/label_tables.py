@@ -13,7 +13,6 @@ IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "image_path",
 """Usual names of the column of keys, in any case."""
 LIST = "\x1f"
 """Ends each item of a list in Parquet."""
-TABLES = (".csv", ".tsv", ".txt", ".parquet")
 
 
 def check_delimiter(delimiter: str | None) -> str | None:

@@ -107,7 +107,7 @@ def names_from_pattern(texts: Sequence[str], pattern: str | None, *, where: str)
         match = compiled.search(text)
         if match is None or not match.group(group):
             raise ValueError(
-                f"{where}: label_pattern {pattern!r} finds no label in {text!r}; change it, "
+                f"{where}: label_pattern {pattern!r} finds no label in {text[:100]!r}; change it, "
                 f"{example}"
             )
         names.append(match.group(group))
@@ -127,7 +127,7 @@ def is_missing(label: str, classes: Sequence[str] | None, missing: Sequence[str]
 def listed(setting: str, *names: str) -> str:
     """Write the setting that lists classes as it is typed, with the first of `names`."""
     more = [] if 1 < len(names) <= 8 else ["..."]
-    shown = [*names[:8], *more]
+    shown = [*(name[:100] for name in names[:8]), *more]
     return f"'{setting}={json.dumps(shown, ensure_ascii=False, separators=(',', ':'))}'"
 
 
@@ -204,10 +204,12 @@ def class_ids(names: Sequence[str], classes: Sequence[str] | None, *, where: str
     ids = {name: i for i, name in enumerate(classes)}
     if len(ids) < len(classes):
         twice = next(name for i, name in enumerate(classes) if ids[name] != i)
-        raise ValueError(f"{where}: class {twice!r} stands twice in classes; name every class once")
+        raise ValueError(
+            f"{where}: class {twice[:100]!r} stands twice in classes; name every class once"
+        )
     if unknown := sorted(found - ids.keys()):
         raise ValueError(
-            f"{where}: class {unknown[0]!r} is not among the {len(ids)} classes "
+            f"{where}: class {unknown[0][:100]!r} is not among the {len(ids)} classes "
             f"({_shortened(classes)}); remove its files, or add it to "
             f"the training data (or to classes, if those are given)"
         )
@@ -215,7 +217,7 @@ def class_ids(names: Sequence[str], classes: Sequence[str] | None, *, where: str
 
 
 def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+    return ", ".join(name[:100] for name in names[:8]) + (", ..." if len(names) > 8 else "")
 
 
 def column_ids(
@@ -576,6 +578,10 @@ def find_twice(keys: Sequence[bytes]) -> tuple[int, int] | None:
     )
 
 
+def _quoted(value: Any) -> str:
+    return repr(value[:100] if isinstance(value, str) else value)[:110]
+
+
 class StreamLabels:
     """Number labels that come one by one: nobody has seen all of their classes before.
 
@@ -615,10 +621,10 @@ class StreamLabels:
                 return label
         if self.names is None:
             raise ValueError(
-                f"label {label!r} is no class id; give the class names by id: "
+                f"label {_quoted(label)} is no class id; give the class names by id: "
                 f"dataset.source.classes=[...]"
             )
         raise ValueError(
-            f"label {label!r} is not among the {len(self.names)} classes; correct it, or "
+            f"label {_quoted(label)} is not among the {len(self.names)} classes; correct it, or "
             f"dataset.source.classes"
         )

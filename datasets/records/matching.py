@@ -8,13 +8,10 @@ where the whole name fits no key.
 from __future__ import annotations
 
 import logging
-import re
 import unicodedata
 from collections.abc import Callable, Sequence
 
 log = logging.getLogger(__name__)
-
-_ENDING = re.compile(r"\.[A-Za-z][A-Za-z0-9]{0,4}$")
 
 
 def plain(name: str) -> str:
@@ -26,8 +23,10 @@ def plain(name: str) -> str:
 
 
 def stem_of(name: str) -> str:
-    """Cut the ending off a name or a path."""
-    return _ENDING.sub("", name)
+    """Cut the ending off a name or a path: up to five letters and digits, a letter first."""
+    stem, _, ending = name.rpartition(".")
+    is_ending = len(ending) <= 5 and ending.isalnum() and ending[0].isalpha()
+    return stem if stem and is_ending and ending.isascii() else name
 
 
 def three(names: Sequence[str]) -> str:
@@ -59,25 +58,32 @@ def match_keys(
     if len(taken) < sum(entry is not None for entry in entries):  # NFC and NFD of one name
         _refuse_doubles(keys, entries, where)
     top = plain(place).rstrip("/")
-    for key_form, name_form in ((str, str), (stem_of, str), (str, stem_of), (stem_of, stem_of)):
-        rows = [row for row, entry in enumerate(entries) if entry is None]
-        free = [name for name in names if name not in taken]
-        if not rows or not free:
+    forms: tuple[tuple[Callable[[str], str], Callable[[str], str]], ...] = (
+        (str, str), (stem_of, str), (str, stem_of), (stem_of, stem_of),
+    )  # fmt: skip
+    for longer in (False, True):  # names that are longer than paths known here come last
+        if longer and taken:
             break
-        paths = [key_form(f"{top}/{bare[row]}") for row in rows]
-        pairs = _ends(paths, list(map(name_form, free)))
-        if not taken and not pairs:  # no name that this machine knows: cut their first folders
-            found = _ends(list(map(name_form, free)), [key_form(bare[row]) for row in rows])
-            pairs = [(short, long) for long, short in found]
-        for row, name in pairs:
-            if entries[rows[row]] not in (None, free[name]):
-                raise ValueError(
-                    f"{where}: {entries[rows[row]]!r} and {free[name]!r} both fit the record "
-                    f"{keys[rows[row]]!r}; keep one"
-                )
-            entries[rows[row]] = free[name]
-        _refuse_doubles(keys, entries, where)
-        taken.update(filter(None, entries))
+        for key_form, name_form in forms:
+            rows = [row for row, entry in enumerate(entries) if entry is None]
+            free = [name for name in names if name not in taken]
+            if not rows or not free:
+                break
+            short = list(map(name_form, free))
+            if longer:
+                found = _ends(short, [key_form(bare[row]) for row in rows])
+                pairs = [(row, name) for name, row in found]
+            else:
+                pairs = _ends([key_form(f"{top}/{bare[row]}") for row in rows], short)
+            for row, name in pairs:
+                if entries[rows[row]] not in (None, free[name]):
+                    raise ValueError(
+                        f"{where}: {entries[rows[row]]!r} and {free[name]!r} both fit the record "
+                        f"{keys[rows[row]]!r}; keep one"
+                    )
+                entries[rows[row]] = free[name]
+            _refuse_doubles(keys, entries, where)
+            taken.update(filter(None, entries))
     return entries
 
 
@@ -132,11 +138,11 @@ def matched(
         rule: See `check_missing`.
         place: The folder, file or URL of the records.
         where: The storage and the label file, for messages.
-        what: What a record lacks that no name fits.
+        what: Word for the label that such a record lacks.
         taken: How such a record is treated.
         setting: The setting that accepts such records.
         its_own: Whether the label file is of these records alone: else other names are expected.
-        line_of: Returns where a name stands in the file, for messages.
+        line_of: Returns the line of a name in the file, for messages.
 
     Raises:
         ValueError: No name fits, or too many records have none.
@@ -175,7 +181,7 @@ def check_missing(
         rule: ``error`` refuses any such record. None refuses them if they are more than half and
             else logs a warning. Another rule accepts them.
         where: The storage and the label file, for messages.
-        what: What such a record lacks.
+        what: Word for the label that such a record lacks.
         taken: How such a record is treated.
         setting: The setting that accepts such records.
 

@@ -122,6 +122,16 @@ def test_a_parquet_file_holds_lists_and_numbers(tmp_path):
         LabelTable.read(str(tmp_path / "t.parquet"), where="t.parquet")
 
 
+def test_an_error_quotes_the_beginning_of_a_long_value(tmp_path):
+    write_images(tmp_path, ["a.jpg", "b.jpg"])
+    long = "x" * 40_000
+    for rows in (f"a,{long}\na,y\n", f"{long},y\n", f"a,{long}\nb,{long}\n"):
+        (tmp_path / "labels.csv").write_text(f"image,label\n{rows}")
+        with pytest.raises(ValueError, match="x" * 100) as raised:
+            _ = ImageFolder(str(tmp_path), labels="labels.csv", classes=["z"]).index
+        assert len(str(raised.value)) < 1500
+
+
 def test_several_objects_in_one_image_are_named(tmp_path):
     with pytest.raises(ValueError, match="'b'; an image shows several objects"):
         from_arrays("keypoints", [np.zeros((2, 3)), np.zeros((4, 3))], ["a", "b"], remedy="a crop")
