@@ -392,7 +392,7 @@ class Source(ABC):
 
 
 class Decoder(Protocol):
-    """Turns a record into a sample; ValueError (one line) for a record that is damaged."""
+    """Turns a record into a sample; raises `RecordError`, one line, for a damaged record."""
 
     def __call__(self, record: Record) -> Sample: ...
 

@@ -56,7 +56,7 @@ class MapDataset:
 
     Args:
         storage: Where the records lie.
-        decode: Record to sample; its ValueErrors make bad samples. One that can `defer` is
+        decode: Record to sample; a `RecordError` makes a bad sample. One that can `defer` is
             asked to where the transform begins with a crop: then what the crop leaves out is
             not decoded, and the samples are the same.
         transform: Changes the sample, driven by the position's rng alone.

@@ -17,6 +17,7 @@ from penstock.core.sample import (
     DrawnImage,
     PendingImage,
     Record,
+    RecordError,
     Sample,
 )
 from penstock.core.user_errors import is_explained
@@ -83,15 +84,22 @@ class DecodeStage:
             record = replace(record, fields=self.renamed(record))
         try:
             return self.decode(record)
-        except ValueError as error:
-            return BadRecord(record.index, record.key, str(error))
         except MemoryError:  # a worker process ends with it, and the batch is computed again
             raise
         except Exception as error:
+            if self._is_damage(error):
+                return BadRecord(record.index, record.key, str(error))
             raise RuntimeError(
                 f"{self.storage}: {record.key!r} (record {record.index}): decoding failed: "
                 f"{type(error).__name__}: {error}"
             ) from error
+
+    def _is_damage(self, error: Exception) -> bool:
+        """Tell damage of a record from a mistake in a user's decoder."""
+        if isinstance(error, RecordError) or not isinstance(error, ValueError):
+            return isinstance(error, RecordError)
+        decoder = getattr(self.decode, "__self__", self.decode)  # of a method
+        return type(decoder).__module__.startswith("penstock.") or is_explained(error)
 
     def each(
         self, records: Iterable[Record | BadRecord], times: StageTimes

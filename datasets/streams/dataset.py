@@ -47,7 +47,7 @@ class LaneStreamDataset:
 
     Args:
         source: The shards of records.
-        decode: Record to sample; a ValueError makes a bad sample.
+        decode: Record to sample; a `RecordError` makes a bad sample.
         transform: Changes the sample; its draws come from the position's rng alone.
         seed: The run's seed.
         keys: Fields renamed, picked or dropped before decoding, see `DecodeStage`.

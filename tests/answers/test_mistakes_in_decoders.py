@@ -43,13 +43,7 @@ def settings(tmp_path_factory):
 
 @pytest.mark.parametrize(
     "component",
-    [
-        pytest.param(
-            ["augment=as_is", "dataset/decode=mistaken"],
-            marks=pytest.mark.xfail(strict=True, reason="its ValueError counts as damage"),
-        ),
-        ["transform=mistaken_step"],
-    ],
+    [["augment=as_is", "dataset/decode=mistaken"], ["transform=mistaken_step"]],
     ids=["decoder", "step"],
 )
 def test_a_value_error_of_a_users_component_raises_and_names_the_record(settings, component):

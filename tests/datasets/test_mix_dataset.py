@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from penstock.core.contracts import Dataset, DatasetCapabilities, TransformCapabilities
-from penstock.core.sample import BadSample, Record
+from penstock.core.sample import BadSample, Record, RecordError
 from penstock.core.stage_times import StageTimes
 from penstock.datasets.map_dataset import MapDataset
 from penstock.datasets.mix import MixDataset, united
@@ -185,7 +185,7 @@ def test_bad_samples_say_which_they_are_and_are_replaced_from_their_source():
 
 def test_a_bad_sample_advises_the_keys_of_its_source():
     def unreadable(record):
-        raise ValueError("no field 'image'; type dataset.keys={pixels: image}")
+        raise RecordError("no field 'image'; type dataset.keys={pixels: image}")
 
     source = dataset(ANIMALS, range(3))
     storage = source.storage
