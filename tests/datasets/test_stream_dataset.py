@@ -108,10 +108,8 @@ def keys_of(loader: Any) -> list[str]:
         {
             "engine": "processes",
             "num_workers": 2,
-            "processes": 2,
-            "multiprocessing_context": "fork",
         },
-        {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
+        {"engine": "torch", "num_workers": 2},
         {"engine": None},
     ],
     ids=str,

@@ -24,7 +24,7 @@ from penstock.pipeline.samplers.weighted import WeightedSampler
 from tests.contracts.equality import untouched_global_states
 from tests.pipeline.loader.fakes import Collated, digests, make_loader
 
-FORK = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"}
+FORK = {"engine": "torch", "num_workers": 2}
 
 
 class Noisy(Dataset):
@@ -139,13 +139,12 @@ def test_what_gives_columns_of_several_items_is_read_item_by_item():
         assert batch["label"].tolist() == [0, 1, 0, 1][:batch_size]
 
 
-@pytest.mark.parametrize("context", ["fork", pytest.param("forkserver", marks=pytest.mark.slow)])
-def test_global_random_augmentation_is_a_function_of_the_position(context):
+def test_global_random_augmentation_is_a_function_of_the_position():
     with untouched_global_states():
         expected = digests(make_loader(_all(), RandomSampler(60)), epochs=2)
         assert len(set(expected)) == 16
         for changes in ({"num_workers": 2}, {"num_workers": 1, "persistent_workers": False}):
-            settings = {"engine": "torch", "multiprocessing_context": context, **changes}
+            settings = {"engine": "torch", **changes}
             with make_loader(_all(), RandomSampler(60), **settings) as loader:
                 assert digests(loader, epochs=2) == expected
     assert digests(make_loader(_all(seed=1), RandomSampler(60)), epochs=2) != expected
@@ -319,9 +318,9 @@ def _labels(batches):
 
 WAYS = [
     {"engine": "threads", "num_workers": 1},
-    {"engine": "processes", "num_workers": 2, "multiprocessing_context": "fork"},
-    {"engine": "torch", "num_workers": 3, "multiprocessing_context": "fork"},
-    {"engine": None, "num_workers": 2, "multiprocessing_context": "fork"},
+    {"engine": "processes", "num_workers": 2},
+    {"engine": "torch", "num_workers": 3},
+    {"engine": None, "num_workers": 2},
     pytest.param({"engine": "threads", "num_workers": 5}, marks=pytest.mark.slow),
 ]
 
@@ -409,7 +408,6 @@ class Poison(Sharded):
 def test_an_item_that_ends_every_reader_ends_the_run(caplog):
     with make_loader(
         _all(target=Poison, readers=3), engine="threads", num_workers=1,
-        multiprocessing_context="fork",
     ) as loader:  # fmt: skip
         with pytest.raises(WorkerError, match=r"SIGKILL.*3 ended at the same item"):
             list(loader)
@@ -433,7 +431,7 @@ def test_parts_share_no_state_of_the_object():
     given = []
     for workers in (0, 1, 2):
         way = {"engine": "threads" if workers else "inline", "num_workers": workers}
-        with make_loader(stream, multiprocessing_context="fork", **way) as loader:
+        with make_loader(stream, **way) as loader:
             given.append(digests(loader, epochs=2))
     assert given[0] == given[1] == given[2]
 
@@ -475,7 +473,7 @@ def test_a_reader_that_gives_nothing_is_given_up(monkeypatch):
     monkeypatch.setattr("penstock.core.processes.START_S", 1.0)
     stream, others = _all(target=Sharded, readers=3, args={"stalls": 3}), {*active_children()}
     # Forked: the first process of a server that has not imported torch yet takes longer.
-    way = {"engine": "threads", "num_workers": 2, "multiprocessing_context": "fork"}
+    way = {"engine": "threads", "num_workers": 2}
     with make_loader(stream, timeout_s=2, **way) as loader:
         with pytest.raises(LoaderTimeoutError, match=r"no item within 2 s.*loader\.timeout_s"):
             list(loader)
