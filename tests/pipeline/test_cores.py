@@ -30,7 +30,6 @@ def test_ranks_of_this_machine_share_the_cores(monkeypatch):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
         assert default_workers() == LoaderSettings().workers == workers
         assert LoaderSettings(num_workers=11).workers == 11, "what is asked for holds"
-    assert LoaderSettings(processes=5).workers == 5, "each process needs a worker"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     set_cores(monkeypatch, 256)
     assert default_workers() == 32
