@@ -32,11 +32,8 @@ CACHES = {
 WAYS = {
     "threads": {"engine": "threads", "num_workers": 3},
     "processes": {"engine": "processes", "num_workers": 2},
-    "torch, fork": {"engine": "torch", "num_workers": 2},
-    "torch, forkserver": {"engine": "torch", "num_workers": 2},
-    "spawn": {
-        "engine": "processes", "num_workers": 2, "multiprocessing_context": "spawn",
-    },
+    "torch": {"engine": "torch", "num_workers": 2},
+    "torch, spawned": {"engine": "torch", "num_workers": 2, "multiprocessing_context": "spawn"},
 }  # fmt: skip
 # Every cache inline and with one other engine.
 CASES = [

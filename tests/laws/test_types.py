@@ -92,7 +92,7 @@ WRITERS = {
     "csv": _write_csv,
     "sql": _write_sql,
 }
-ENGINES = {"inline": 0, "threads": 2, "torch": 1}
+ENGINES = {"inline": 0, "threads": 2, "processes": 1, "torch": 1}
 PARTS = [(0, 1), (0, 2), (1, 2)]
 
 
