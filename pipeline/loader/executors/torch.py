@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import pickle
@@ -54,6 +55,8 @@ class TorchExecutor(Executor):
         self._iterator: Any = None
         self._workers: list[BaseProcess] = []
         self._timed_out = False
+        self._owner = os.getpid()
+        atexit.register(self.close)
         context = multiprocessing.get_context(settings.multiprocessing_context or "forkserver")
         if context.get_start_method() == "forkserver":
             context.set_forkserver_preload(_PRELOADED)
@@ -143,9 +146,18 @@ class TorchExecutor(Executor):
         self._iterator = None
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers.
+
+        Workers that another thread waits for, or that hang, are killed: they ignore the SIGTERM
+        by which multiprocessing ends the rest when the program exits.
+        """
+        if os.getpid() != self._owner:
+            return
+        atexit.unregister(self.close)
         self.drop()
         self._loader = None
+        for worker in self._workers:
+            worker.kill()
 
 
 class _TorchFuture(Future):
