@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _PRELOADED = ["penstock.pipeline.loader.executors.torch", "torch.utils.data", "cv2"]
+_imported_in = os.getpid()
 
 
 @register("engine", "torch")
@@ -57,7 +58,9 @@ class TorchExecutor(Executor):
         self._timed_out = False
         self._owner = os.getpid()
         atexit.register(self.close)
-        context = multiprocessing.get_context(settings.multiprocessing_context or "forkserver")
+        # A fork cannot use the fork server of its parent.
+        method = "forkserver" if os.getpid() == _imported_in else "spawn"
+        context = multiprocessing.get_context(settings.multiprocessing_context or method)
         if context.get_start_method() == "forkserver":
             context.set_forkserver_preload(_PRELOADED)
         with _advice_left_out():
