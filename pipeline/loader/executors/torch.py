@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess, active_children
 from typing import TYPE_CHECKING, Any
 
@@ -226,6 +227,15 @@ def _start_worker(placement: Placement, worker_id: int) -> None:
     placement.enter_process()
     leave_signals_to_parent()
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this worker when the main process has ended, however early that was."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 @contextmanager
