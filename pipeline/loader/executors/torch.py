@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import multiprocessing
 import os
 import pickle
@@ -11,6 +12,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess, active_children
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _PRELOADED = ["penstock.pipeline.loader.executors.torch", "torch.utils.data", "cv2"]
+_imported_in = os.getpid()
 
 
 @register("engine", "torch")
@@ -54,7 +57,11 @@ class TorchExecutor(Executor):
         self._iterator: Any = None
         self._workers: list[BaseProcess] = []
         self._timed_out = False
-        context = multiprocessing.get_context(settings.multiprocessing_context or "forkserver")
+        self._owner = os.getpid()
+        atexit.register(self.close)
+        # A fork cannot use the fork server of its parent.
+        method = "forkserver" if os.getpid() == _imported_in else "spawn"
+        context = multiprocessing.get_context(settings.multiprocessing_context or method)
         if context.get_start_method() == "forkserver":
             context.set_forkserver_preload(_PRELOADED)
         with _advice_left_out():
@@ -143,9 +150,18 @@ class TorchExecutor(Executor):
         self._iterator = None
 
     def close(self) -> None:
-        """End the workers."""
+        """End the workers.
+
+        Workers that another thread waits for, or that hang, are killed: they ignore the SIGTERM
+        by which multiprocessing ends the rest when the program exits.
+        """
+        if os.getpid() != self._owner:
+            return
+        atexit.unregister(self.close)
         self.drop()
         self._loader = None
+        for worker in self._workers:
+            worker.kill()
 
 
 class _TorchFuture(Future):
@@ -211,6 +227,15 @@ def _start_worker(placement: Placement, worker_id: int) -> None:
     placement.enter_process()
     leave_signals_to_parent()
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    threading.Thread(target=_end_with_parent, name="end with parent", daemon=True).start()
+
+
+def _end_with_parent() -> None:
+    """End this worker when the main process has ended, however early that was."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)
 
 
 @contextmanager
