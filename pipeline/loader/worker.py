@@ -70,12 +70,11 @@ class Payload:
 
 def _unpickled(imports: tuple[str, ...], retry_s: float, data: bytes) -> Payload:
     from penstock.datasets.files.clients import set_retry_s
+    from penstock.pipeline.config.components import register_components
 
     set_retry_s(retry_s)
-    if imports:
-        from penstock.pipeline.config.components import load_imports
-
-        load_imports(imports)
+    os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+    register_components(imports)  # a stack of steps finds them by name
     return Payload(pickle.loads(data), imports)
 
 

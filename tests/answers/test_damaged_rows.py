@@ -9,7 +9,7 @@ import pytest
 from penstock import build_loader, compose
 
 ROWS, BATCH = 24, 4
-ENGINES = {"inline": 0, "threads": 2, "torch": 1}
+ENGINES = {"inline": 0, "threads": 2, "processes": 1, "torch": 1}
 
 
 def _damage(file, at):
