@@ -130,14 +130,15 @@ class TableForm(Form):
             declared = classes is not None and list(classes) == list(roles.class_names or ())
         if length is not None:
             columns["length"] = self._lengths(opened.column(length))
-        whole = not (roles.images or roles.kinds or roles.paths)
+        others = {*roles.images, *roles.kinds, roles.paths}
+        plain = [c for c in roles.fields if c not in others and schemas.is_column(kinds[c])]
         meta = {
             "keyed": roles.key is not None,
             "groups": opened.counts,
             "content": opened.content,
             "roles": asdict(replace(roles, class_names=None, floats=sorted(floats))),
             "types": {column: str(kind) for column, kind in kinds.items()},
-            "whole": whole and all(schemas.is_column(kinds[column]) for column in roles.fields),
+            "plain": plain,  # columns of numbers or texts
             "declares_classes": declared,
             "paths": None if roles.paths is None else opened.column(roles.paths).to_pylist(),
         }

@@ -36,7 +36,7 @@ class TableStorage(FileStorage):
     """
 
     reading_arguments = ("cache_bytes", "root", "follow_symlinks")
-    index_version = 4
+    index_version = 5
     form_class: ClassVar[type[TableForm]]
     form: TableForm
     _groups: _Groups
@@ -72,7 +72,8 @@ class TableStorage(FileStorage):
     def fields(self) -> tuple[str, ...]:
         """Names of the fields of every record; empty unless all are numbers and texts."""
         label = ("label",) if "label" in self.index.columns else ()
-        return (*self._meta["roles"]["fields"].values(), *label) if self._meta["whole"] else ()
+        fields = self._meta["roles"]["fields"]
+        return (*fields.values(), *label) if len(fields) == len(self._meta["plain"]) else ()
 
     @property
     def capabilities(self) -> StorageCapabilities:
@@ -176,7 +177,7 @@ class TableStorage(FileStorage):
         *,
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, Any] | None:
-        """Rows as columns, see `core.contracts.ColumnStorage`; None where one is damaged.
+        """Return columns of numbers and texts; None if a row is damaged.
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.
@@ -184,9 +185,8 @@ class TableStorage(FileStorage):
         """
         indices = np.asarray(indices, np.int64)
         rows = self.index.rows(indices)
-        if not self._meta["whole"]:
-            return None
-        names = {c: f for c, f in self._meta["roles"]["fields"].items() if f in fields}
+        known = self._meta["roles"]["fields"]
+        names = {c: known[c] for c in self._meta["plain"] if known[c] in fields}
         opened: _Opened = self.opened  # once: threads that meet in it may make two
         texts = opened.texts
         parts: dict[str, list[tuple[NDArray[np.int64], Any]]] = {column: [] for column in names}
