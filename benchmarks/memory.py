@@ -28,7 +28,8 @@ ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 600
 WAYS = {
     "threads": [],
-    "processes": ["loader.engine=processes"],
+    "forkserver": ["loader.engine=processes", "loader.multiprocessing_context=forkserver"],
+    "spawn": ["loader.engine=processes", "loader.multiprocessing_context=spawn"],
 }
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from penstock.core.registry import register
 from penstock.core.sample import Batch, Sample
 from penstock.pipeline.collating import (
@@ -45,6 +43,8 @@ class ListCollate:
         Raises:
             ValueError: Shapes of a stacked field differ, or a field is not in every sample.
         """
+        import torch
+
         columns = to_columns(samples)
         keys = batch_keys(columns, len(samples))
         batch: Batch = {}
@@ -59,5 +59,5 @@ class ListCollate:
                 batch[field] = from_arrays(field, values, keys, remedy=remedy)
             else:
                 # Copied: a batch never shares memory with a sample that somebody may keep.
-                batch[field] = [np.array(to_array(value)) for value in values]
+                batch[field] = [torch.tensor(to_array(value)) for value in values]
         return batch

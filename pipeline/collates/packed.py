@@ -60,6 +60,8 @@ class PackedCollate:
         Raises:
             ValueError: There is no such field, or a sequence is longer than a row.
         """
+        import torch
+
         columns = to_columns(samples)
         keys = batch_keys(columns, len(samples))
         name = self.field
@@ -74,15 +76,16 @@ class PackedCollate:
         rows = self._rows(lengths, keys)
         shape = len(rows), self.row_length
         tokens = empty(shape, arrays[0].dtype)
-        tokens.fill(0)
-        segments, places = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+        tokens.zero_()
+        segments = torch.zeros(shape, dtype=torch.int64)
+        places = torch.zeros(shape, dtype=torch.int64)
         for number, row in enumerate(rows):
             start = 0
             for sample in row:
                 part = slice(start, start := start + lengths[sample])
-                tokens[number, part] = arrays[sample]
-                segments[number, part] = sample + 1
-                places[number, part] = np.arange(lengths[sample])
+                tokens.numpy()[number, part] = arrays[sample]
+                segments.numpy()[number, part] = sample + 1
+                places.numpy()[number, part] = np.arange(lengths[sample])
         batch: Batch = {
             field: from_arrays(field, values, keys)
             if all(map(is_array, values))
@@ -93,7 +96,7 @@ class PackedCollate:
         batch[f"{name}_segments"] = segments
         batch[f"{name}_positions"] = places
         batch[f"{name}_mask"] = segments > 0
-        batch[f"{name}_lengths"] = np.array(lengths, np.int64)
+        batch[f"{name}_lengths"] = torch.tensor(lengths, dtype=torch.int64)
         return batch
 
     def _rows(self, lengths: list[int], keys: list[str]) -> list[list[int]]:

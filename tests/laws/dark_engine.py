@@ -9,15 +9,15 @@ from typing import Any
 from penstock import register
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
-from executor import PoolExecutor
+from executor import ExecutorEngine
 
 
 @register("engine", "laws_dark")
-class DarkEngine(PoolExecutor):
+class DarkEngine(ExecutorEngine):
     """Gives black images."""
 
-    def _work(self, future: Any, tasks: Any) -> None:
-        deliveries = self._compute.several(tasks)
-        for delivery in deliveries:
-            delivery.batch["image"][:] = 0
-        future.set(deliveries)
+    def run(self, tasks: Any) -> Any:
+        for delivery in super().run(tasks):
+            if delivery.batch is not None:
+                delivery.batch["image"].zero_()
+            yield delivery

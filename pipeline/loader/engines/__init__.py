@@ -1,20 +1,19 @@
-"""Executors compute batches: one per file, named as in ``loader.engine``."""
+"""Engines compute batches: one per file, named as in ``loader.engine``, and what they share."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Any, cast
+from typing import Any
 
 from penstock.core.registry import components, find
-from penstock.pipeline.loader.contract import Executor
 
 
-def executor_named(name: str) -> type[Executor]:
-    """Return the class of an executor.
+def engine_named(name: str) -> Any:
+    """The class of an engine.
 
     Raises:
-        ValueError: No executor has this name.
+        ValueError: There is none of this name.
     """
     if find(f"engine/{name}") is None:  # without a config, which finds every leaf
         for module in pkgutil.iter_modules(__path__):
@@ -23,5 +22,4 @@ def executor_named(name: str) -> type[Executor]:
     if component is None:
         known = ", ".join(known.name for known in components("engine"))
         raise ValueError(f"loader.engine is {name!r}; engines: {known}")
-    kind: Any = component.target
-    return cast("type[Executor]", kind)
+    return component.target

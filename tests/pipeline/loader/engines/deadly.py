@@ -77,5 +77,6 @@ def expected(epochs: int = 1, quarantined: bool = True) -> list[str]:
     """What the inline engine gives where the deadly record is quarantined from the start."""
     loader = make_loader(FakeDataset(N), sampler())
     if quarantined:
-        loader.load_state_dict(loader.state_dict() | {"quarantined": [RECORD]})
+        held = [[epoch, position_of(RECORD, epoch)] for epoch in range(epochs)]
+        loader.load_state_dict(loader.state_dict() | {"quarantined": held})
     return digests(loader, epochs)

@@ -1,3 +1,0 @@
-"""Data of the laws."""
-
-from tests.laws.conftest import packed, photos  # noqa: F401
