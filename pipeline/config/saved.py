@@ -102,7 +102,7 @@ def saved_run(typed: Sequence[Typed], problems: list[Problem], command: str | No
     other = "a checkpoint in one, or auto" if key == RESUME else "or a checkpoint"
     problem = Problem(key, f"{path!r} given, but {what}; accepts a run's folder, such as "
                       f"outputs/<date>/<time>, its run.name, {other}"
-                      f"{_type_newest(key, outputs)}")  # fmt: skip
+                      f"{_type_near(key, path, outputs)}")  # fmt: skip
     problems.append(problem)
     return None
 
@@ -181,6 +181,18 @@ def _type_newest(key: str, outputs: Any) -> str:
     newest = next(_with_checkpoint(outputs), None)
     short = key.rpartition(".")[2] if key in CHECKPOINTS else key
     return f"; type {short}={newest}" if newest else ""
+
+
+def _type_near(key: str, name: str, outputs: Any) -> str:
+    """Return the override for the run with the closest ``run.name``; for a path, the newest run."""
+    if "/" in name:
+        return _type_newest(key, outputs)
+    runs = list(_with_checkpoint(outputs))
+    names = {called: run for run in reversed(runs) if (called := _name_of(run))}
+    if (near := nearest(name, names)) is None:
+        return "; to list the runs, type penstock runs" if runs else ""
+    short = key.rpartition(".")[2] if key in CHECKPOINTS else key
+    return f"; type {short}={names[near]} ({near!r})"
 
 
 def read_saved(file: Path) -> DictConfig:
