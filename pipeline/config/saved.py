@@ -12,7 +12,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from penstock.core.files import own_folder
-from penstock.core.user_errors import ExplainedError, Problem
+from penstock.core.user_errors import ExplainedError, Problem, nearest
 from penstock.datasets.files.access import MissingFile, absolute_path, is_url
 from penstock.datasets.files.passwords import masked
 from penstock.pipeline.config.errors import ConfigError
