@@ -57,7 +57,7 @@ def run_command(
 ) -> int:  # fmt: skip
     """Run one of the commands; its settings are registered as ``settings/<command>``.
 
-    The config holds the settings under the command's name, which overrides may leave away:
+    The config holds the settings under the command's name, which overrides may omit:
     ``penstock pack pack.path=x`` and ``penstock pack path=x`` are the same.
 
     Args:

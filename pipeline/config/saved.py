@@ -76,8 +76,8 @@ def saved_run(typed: Sequence[Typed], problems: list[Problem], command: str | No
     """Find the saved config that ``trainer.resume=<path>`` means, or a command's checkpoint.
 
     Returns:
-        The file; None if no run is named, if the checkpoint has no run folder, or if the path
-        leads to no run, which is added to the problems.
+        The file; None without a run, and for a checkpoint outside of a run's folder. A wrong path
+        is added to the problems.
     """
     key, path, outputs = RESUME, None, "outputs"
     for each in typed:
