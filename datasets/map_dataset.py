@@ -77,6 +77,7 @@ class MapDataset(Dataset):
         keys: Mapping[str, str | None] | None = None,
     ) -> None:
         stores = capabilities_of(storage, StorageCapabilities)
+        self._held_bytes = stores.held_bytes
         decodes = Decoder.of(decode)
         changes = capabilities_of(transform, TransformCapabilities)
         self.storage = storage
@@ -195,7 +196,7 @@ class MapDataset(Dataset):
     @property
     def held_bytes(self) -> Callable[[Int64Array], NDArray[Any] | None] | None:  # type: ignore[override]
         """Return a function that gives the memory of records, or None if unknown."""
-        held = capabilities_of(self.storage, StorageCapabilities).held_bytes
+        held = self._held_bytes
         if held is None and "size_bytes" in self.index.columns:
             return partial(self.index.values, "size_bytes")
         return held

@@ -186,7 +186,9 @@ class TableStorage(FileStorage):
         indices = np.asarray(indices, np.int64)
         rows = self.index.rows(indices)
         known = self._meta["roles"]["fields"]
-        names = {c: known[c] for c in self._meta["plain"] if known[c] in fields}
+        names = {column: field for column, field in known.items() if field in fields}
+        if not names.keys() <= {*self._meta["plain"]}:
+            return None
         opened: _Opened = self.opened  # once: threads that meet in it may make two
         texts = opened.texts
         parts: dict[str, list[tuple[NDArray[np.int64], Any]]] = {column: [] for column in names}
