@@ -6,6 +6,7 @@ import argparse
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import hydra
@@ -109,7 +110,8 @@ def _by_hydra(command: str | None, flags: argparse.Namespace, overrides: list[st
             ConfigStore.instance().store(command, {command: settings}, "command", "_global_")
             overrides.insert(0, f"+command={command}")
     sys.argv[1:] = ["--help" if flags.help else "--shell-completion", *overrides]
-    hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run_job)()
+    with suppress(SystemExit):  # by which Hydra ends after its help
+        hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run_job)()
     return 0
 
 
