@@ -1,1 +1,1 @@
-"""The ground that everything stands on; imports nothing of ours but itself."""
+"""The foundation of all other packages; imports none of them."""

@@ -1,4 +1,4 @@
-"""Arrays: as `.npy` files (NumPy's NEP 1, nothing is ever unpickled), by field, and by row."""
+"""Arrays of numbers: `.npy` files (NumPy's NEP 1, never unpickled), field names and rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from penstock.core.user_errors import is_trouble
 
 _T = TypeVar("_T")
 _TRIES = 20
-# What NumPy reads of a header at most, and what stands before it.
+# The maximum header that NumPy reads, and the bytes before it.
 _HEADER_BYTES = 10_012
 _FIELDS = {"images": "image", "labels": "label", "masks": "mask", "keys": "key"}
 _RESERVED = ("index", "key", "position", "epoch", "valid")
@@ -26,33 +26,29 @@ _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_npy(data: bytes) -> NDArray[Any]:
-    """The array in a `.npy` file's bytes, as a copy that may be written to.
-
-    Raises:
-        ValueError: It is damaged, or holds Python objects.
-    """
+    """Return the array in a `.npy` file's bytes as a writable copy; errors as for `view_npy`."""
     array = view_npy(data)
     return array.copy("F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C")
 
 
 def view_npy(data: bytes) -> NDArray[Any]:
-    """The array in a `.npy` file's bytes, in their memory.
+    """Return the array in a `.npy` file's bytes, as a view.
 
     Raises:
-        ValueError: It is damaged, or holds Python objects.
+        ValueError: The file is damaged, or has Python objects.
     """
-    # A header ends in a line feed; before it stand ten bytes that may hold one too.
+    # A header ends in a line feed; the ten bytes before the header may contain one too.
     end = data.find(b"\n", 10, _HEADER_BYTES) + 1
     try:
         shape, fortran, dtype = _header(data[:end])
-    except Exception as error:  # of many kinds: NumPy lets Python's own parser read it
+    except Exception as error:  # of any type, from Python's own parser
         if is_trouble(error):
             raise
         said = " ".join(str(error).split())
         raise ValueError(f"is no .npy file, or a damaged one ({said})") from None
     if dtype.hasobject:
         raise ValueError("holds Python objects (pickled), which are never loaded")
-    # Compared before anything is allocated: a damaged header may say any shape.
+    # Compare before allocating: a damaged header may have any shape.
     wanted, found = math.prod(shape) * dtype.itemsize, len(data) - end
     if found != wanted:
         raise ValueError(f"has {found:,} bytes of {dtype} {list(shape)}, expected {wanted:,}")
@@ -62,19 +58,14 @@ def view_npy(data: bytes) -> NDArray[Any]:
 
 
 def map_npy(path: str | Path) -> NDArray[Any]:
-    """The array in a `.npy` file, memory-mapped, read-only.
-
-    Raises:
-        OSError: It cannot be opened.
-        ValueError: It is damaged, or holds Python objects.
-    """
+    """Return the array in a `.npy` file memory-mapped, read-only; errors as for `view_npy`."""
     return _parsed(lambda: np.load(path, mmap_mode="r", allow_pickle=False))
 
 
 def _parsed(parse: Callable[[], _T]) -> _T:
-    """Call `parse`, again where CPython's parser, which reads the headers, fails for nothing.
+    """Call `parse`, and retry spurious failures of CPython's parser, which reads the headers.
 
-    Before 3.11.8 it does so now and then while several threads parse (CPython's issue 106905).
+    Before 3.11.8 it sometimes fails while several threads parse (CPython issue 106905).
     """
     for _ in range(_TRIES):
         with contextlib.suppress(SystemError):
@@ -84,7 +75,7 @@ def _parsed(parse: Callable[[], _T]) -> _T:
 
 @functools.lru_cache(maxsize=128)
 def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Parse a header; kept, since many files begin alike and NumPy takes 15 us for each."""
+    """Parse a header, cached: many files have equal headers, and NumPy takes 15 us for each."""
     file = io.BytesIO(head)
     found = read_npy_header(file)
     if file.tell() != len(head):
@@ -93,7 +84,7 @@ def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether in Fortran order, and type; `file` stands at the start, at the array after."""
+    """Return shape, Fortran order and dtype; move `file` from its start to the array."""
     version = np.lib.format.read_magic(file)
     if version not in ((1, 0), (2, 0)):
         raise ValueError(f"format version {version[0]}.{version[1]}")
@@ -105,7 +96,7 @@ def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[An
             if version == (1, 0):
                 return np.lib.format.read_array_header_1_0(file)
             return np.lib.format.read_array_header_2_0(file)
-        except (MemoryError, RecursionError):  # of Python's parser; a header has 10 kB at most
+        except (MemoryError, RecursionError):  # of Python's parser; headers are at most 10 kB
             raise ValueError("its header is nested too deep") from None
 
     found = _parsed(parse)
@@ -115,7 +106,7 @@ def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[An
 
 
 def write_npy(array: NDArray[Any]) -> bytes:
-    """The bytes of a `.npy` file that holds `array`, which has no Python objects."""
+    """Return the bytes of a `.npy` file for an array without Python objects."""
     file = io.BytesIO()
     np.lib.format.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
     return file.getvalue()
@@ -124,19 +115,13 @@ def write_npy(array: NDArray[Any]) -> bytes:
 def taken_rows(
     array: NDArray[Any], rows: NDArray[np.int64], allocate: Callable[[int], Any] | None
 ) -> NDArray[Any]:
-    """The rows of an array, [n, ...].
-
-    Args:
-        array: [N, ...].
-        rows: int64 [n], within 0 .. N - 1.
-        allocate: Gives writable memory of so many bytes; None: NumPy's own.
-    """
+    """Return `rows`, int64 [n], of `array`, in `allocate`d memory if given."""
     out = None
     if allocate is not None:
         count = rows.size * array[:1].size
         memory = allocate(rows.size * array[:1].nbytes)
         out = np.frombuffer(memory, array.dtype, count).reshape(rows.size, *array.shape[1:])
-    # With the default mode NumPy would take into a buffer and copy that.
+    # The default mode would copy through a buffer.
     return np.take(array, rows, axis=0, out=out, mode="clip")
 
 
@@ -149,25 +134,22 @@ def look_at_header(
     kinds: str = "biufc",
     rows: bool = True,
 ) -> tuple[tuple[int, ...], str, int]:
-    """Shape, type and place of the array in a `.npy` file (NumPy's NEP 1). Nothing is unpickled.
+    """Return shape, dtype and array offset of a `.npy` file (NumPy's NEP 1), without unpickling.
 
     Args:
-        file: Stands at the file's start; at the array's when this returns.
+        file: At the file's start; moves to the array.
         size_bytes: Size of the whole file.
-        where: What messages call it.
-        remedy: What else than writing it with NumPy may help where it is no such file.
-        kinds: Kinds of types that are taken, as NumPy names them.
-        rows: Whether it must have an axis of samples, none of whose samples is scattered.
-
-    Returns:
-        The shape, the type as NumPy writes it, and the first byte of the array.
+        where: Name of the file in messages.
+        remedy: Alternative to rewriting a damaged file with NumPy, for messages.
+        kinds: Accepted kinds of dtypes, as NumPy names them.
+        rows: Require an axis of samples, and contiguous samples.
 
     Raises:
-        ValueError: It is damaged, cut short, or holds what cannot be mapped.
+        ValueError: The file is damaged, cut short, or cannot be mapped.
     """
     try:
         shape, fortran, dtype = read_npy_header(file)
-    except Exception as error:  # of many kinds: NumPy lets Python's own parser read it
+    except Exception as error:  # of any type, from Python's own parser
         if is_trouble(error):
             raise
         raise ValueError(
@@ -202,14 +184,15 @@ def look_at_header(
 
 
 def field_name(stem: str) -> str:
-    """The field of a file or an array: these are named for many, such as ``images``."""
+    """Return the field of a file or array, whose name may be a plural such as ``images``."""
     return _FIELDS.get(stem, stem)
 
 
 def check_field(field: str, named: str, *, where: str, taken: Sequence[str] = ()) -> None:
-    """Raise ValueError for a name that no field may have; `named` is what would give it.
+    """Raise ValueError if `field` is not a valid field name.
 
-    `taken` are names of the framework's own that the storage knows what to do with.
+    `named` is the source of the name, for messages. `taken` are reserved names that the storage
+    handles itself.
     """
     reserved = [name for name in _RESERVED if name not in taken]
     if field in reserved or not _FIELD.fullmatch(field):
@@ -220,13 +203,13 @@ def check_field(field: str, named: str, *, where: str, taken: Sequence[str] = ()
 
 
 def field_place(field: str) -> tuple[int, str]:
-    """Sort key of a field among others: ``image``, ``label``, then by name."""
+    """Return the sort key of a field: ``image``, ``label``, then by name."""
     order = ("image", "label")
     return (order.index(field) if field in order else len(order)), field
 
 
 def same_count(counts: Mapping[str, int], *, where: str) -> int:
-    """The number of rows of all fields; ValueError if they differ."""
+    """Return the common number of rows of all fields; raise ValueError if they differ."""
     first = next(iter(counts))
     for field, count in counts.items():
         if count != counts[first]:

@@ -1,21 +1,21 @@
-"""Every contract between the stages, in the order in which data flows.
+"""The contracts between the stages, in the order in which data flows.
 
     storage -> decoder -> transform -> dataset -> sampler -> collate -> model and task
 
-Whatever crosses to another process pickles as its recipe (its arguments), opens its handles on
-first use in the process that uses them, and is safe under fork, spawn and forkserver.
+Objects that cross to another process pickle as their constructor arguments. They open their
+handles on first use in the process that uses them, and work under fork, spawn and forkserver.
 
-A `Dataset`, a `StreamDataset` and a `Decoder` extend the class of that name and override its
-defaults. Another component declares what it can do beside its contract in the attribute or property
-``capabilities``, an instance of the frozen class below that bears its group's name::
+`Dataset`, `StreamDataset` and `Decoder` are base classes: extend them and override their defaults.
+Other components declare optional abilities in ``capabilities``, an attribute or property that holds
+the frozen class of their group::
 
     @register("sampler", "pairs")
     class PairSampler:
         capabilities = SamplerCapabilities(group=2)
 
-One without it does what its contract says, and no more. They are read once, by
-`capabilities_of`, when a dataset or a loader is built; what wraps another component declares what
-that one declares.
+A component without the attribute follows the contract alone. A component that wraps another one
+declares the abilities of the wrapped component. `capabilities_of` reads the declaration once, when
+a dataset or a loader is built.
 """
 
 from __future__ import annotations
@@ -50,29 +50,29 @@ if TYPE_CHECKING:
     Rng = np.random.Generator
 
 Allocate = Callable[[int], Any]
-"""Gives writable memory of so many bytes, where a batch will be delivered."""
+"""Returns writable memory of the given size in bytes, where a batch will be delivered."""
 Sizes = Callable[["Int64Array"], "Array | None"]
-"""Gives the memory that each record takes once it is read, integers [n]; None: unknown."""
+"""Returns the size of each record in memory after reading, integers [n], or None if unknown."""
 
 C = TypeVar("C")
 
 
 def capabilities_of(part: Any, kind: type[C]) -> C:
-    """Read what a component declares that it can do besides; without a declaration: nothing."""
+    """Return the declared capabilities of a component, or the defaults of `kind`."""
     found = getattr(part, "capabilities", None)
     return found if isinstance(found, kind) else kind()
 
 
-# Storage: where records lie.
+# Storage: records by index.
 
 
 class Index(ABC):
     """Metadata of every record, known without reading the records.
 
     Attributes:
-        columns: Names of the columns beside the key: ``label``, ``size_bytes``, ``height``, ...
-        class_names: Names of the classes by label, or None where there are no labels.
-        field_classes: Names of the classes by annotated field: ``box_labels``, ``mask``.
+        columns: Names of the columns next to the key: ``label``, ``size_bytes``, ``height``, ...
+        class_names: Class names by label, or None without labels.
+        field_classes: Class names by annotated field, such as ``box_labels`` or ``mask``.
     """
 
     columns: tuple[str, ...] = ()
@@ -84,33 +84,33 @@ class Index(ABC):
 
     @abstractmethod
     def keys(self, indices: Int64Array) -> list[str]:
-        """Keys of the given indices, int64 [n]."""
+        """Return the keys at `indices`, int64 [n]."""
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Hash of keys, sizes and labels; not of paths or times."""
+        """Return a hash of keys, sizes and labels, without paths and times."""
 
     def column(self, name: str) -> Array:
-        """One column as an array [len(self)]; KeyError names the columns there are."""
+        """Return one column as an array [len(self)]; a KeyError names the existing columns."""
         known = ", ".join(self.columns) or "none"
         raise KeyError(f"index: no column {name!r}; columns: {known}")
 
     def values(self, name: str, indices: Int64Array) -> Array:
-        """Values of one column at the given indices, [n]."""
+        """Return the values of one column at `indices`, [n]."""
         return self.column(name)[indices]
 
     def key_column(self, indices: Int64Array) -> list[str] | Keys:
-        """Keys of the given indices, as strings that are made when somebody looks at them."""
+        """Return the keys at `indices`, int64 [n]; `Keys` makes the strings on first use."""
         return self.keys(indices)
 
     def raw_keys(self, indices: Int64Array) -> list[bytes]:
-        """Keys of the given indices, int64 [n], as the bytes that they are in the data."""
+        """Return the keys at `indices`, int64 [n], as the bytes stored in the data."""
         return [key.encode("utf-8", "surrogateescape") for key in self.keys(indices)]
 
 
 @runtime_checkable
 class Storage(Protocol):
-    """Records of a data set, read by their index."""
+    """Random access to the records of a data set."""
 
     def __len__(self) -> int: ...
 
@@ -120,19 +120,19 @@ class Storage(Protocol):
     def read(self, indices: Int64Array) -> list[Record | BadRecord]:
         """Read the records at `indices`, int64 [n], in that order.
 
-        One bad record never spoils the others. Passing trouble is retried, then raised.
+        Return a `BadRecord` for each damaged record. Retry temporary failures, then raise them.
         """
 
     def fingerprint(self) -> str:
-        """Hash of the data's identity: equal for a copy of the data at another place."""
+        """Return a hash of the data's content; equal for a copy at another path."""
 
 
 class ColumnStorage(Storage, Protocol):
-    """A storage whose records all have the same fields, each with values of one shape and type."""
+    """A storage whose records share their fields; a field has one shape and dtype."""
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields of every record, in their order."""
+        """The field names of every record, in order."""
 
     def take(
         self,
@@ -143,16 +143,16 @@ class ColumnStorage(Storage, Protocol):
     ) -> dict[str, Any] | None:
         """Read the given fields of the records at `indices`, int64 [n], as new arrays [n, ...].
 
-        Return None if a record is bad: ``read`` reports which one, and why. Return None, for empty
-        `indices` too, if these fields have no columns.
-        Row i holds what ``read`` returns for ``indices[i]``: bools, integers, or floats with NaN
-        for nulls. Texts are a `core.sample.TextColumn`.
-        `allocate` returns memory for the largest of the arrays.
+        Row i equals ``read(indices)[i]``: bools, integers, or floats with NaN for nulls. A field of
+        texts is a `core.sample.TextColumn`. The largest array uses the memory of `allocate`.
+
+        Return None if a record is bad; ``read`` reports the record and the cause. Return None, also
+        for empty `indices`, if these fields cannot be read as columns.
         """
 
 
 class Ranks(Protocol):
-    """An array that crosses to other processes as the file that it lies in."""
+    """An array that pickles as the path of its file."""
 
     @property
     def array(self) -> Int64Array:
@@ -164,15 +164,14 @@ class StorageCapabilities:
     """Capabilities of a storage.
 
     Attributes:
-        columns: Gives columns: the storage itself, or what it wraps.
-        held_bytes: Knows the memory of its records better than the index's ``size_bytes``:
-            records that are views of a mapped file take none.
-        shards: Gives the first record of each of its shards, int64 [s], ascending: what is best
-            read together, files or groups of rows.
-        reads_copies: Reads copies on this machine of what lies elsewhere.
-        keep_most_used: Is told how records rank by their expected uses, before any is read: a
-            cache.
-        wraps: The storage whose records it passes on.
+        columns: The column reader: the storage itself or the wrapped one.
+        held_bytes: Sizes of records in memory, where the index's ``size_bytes`` would be wrong.
+            Records that are views of a mapped file have size 0.
+        shards: Returns the first record of each shard, int64 [s], ascending. A shard is a file or a
+            row group that is best read as a whole.
+        reads_copies: The storage reads local copies of remote files.
+        keep_most_used: Cache hint, before the first read: records ranked by expected access count.
+        wraps: The wrapped storage.
     """
 
     columns: ColumnStorage | None = None
@@ -185,89 +184,89 @@ class StorageCapabilities:
 
 @runtime_checkable
 class PartedStorage(Protocol):
-    """A storage class one of whose files can hold all parts of a data set."""
+    """A storage class for files that can hold several parts of a data set."""
 
     @staticmethod
     def parts_inside(path: str) -> dict[str, str] | None:
-        """Find the paths of ``train``, ``val`` and, if there is one, ``test`` in a file."""
+        """Return the paths of ``train``, ``val`` and optionally ``test`` inside a file."""
 
 
 @runtime_checkable
 class UrlReader(Protocol):
-    """A class of storages or sources that says whether its path may be a URL.
+    """A storage or source class that declares whether it reads URLs.
 
-    Of one that reads none, or does not say so, the files are copied to this machine first.
+    The framework first downloads the files for every other class.
     """
 
     @property
     def reads_urls(self) -> bool:
-        """Whether it reads what lies behind a URL by itself."""
+        """Whether the class reads URLs by itself."""
 
 
 class Writer(Protocol):
-    """Writes records in the form that the storage of the same name reads.
+    """Writes records in the format of the storage with the same name.
 
-    Records are written in parts, each by any process, several at a time; a part whose process
-    was killed is written again, over the same names. The folder is a hidden one that becomes the
-    result. Packing itself keeps the checksums of the files that a writer names, syncs them, and
-    removes hidden files before `finish`: temporary ones are best hidden, as those of
-    `core.files.write_whole` are. Its own ``.packed.npz`` is hidden from storages.
+    `pack` splits the records into parts and writes several parts at a time, in any process. It
+    rewrites a part whose process was killed, under the same file names. The folder is hidden
+    until it becomes the result. `pack` checksums and syncs the files that a writer names. Before
+    `finish` it removes hidden files, so give temporary files hidden names, as
+    `core.files.write_whole` does. Storages ignore the file ``.packed.npz`` of `pack`.
 
-    docs/architecture.md has a whole one, which keeps a file and its table for each part.
+    A writer is deterministic: equal records and arguments give equal bytes. Raise a one-line
+    ValueError for records that the format cannot hold, in `begin` if the plan's samples show it.
 
-    The same records and arguments give the same bytes. What a record holds that the form cannot
-    is a ValueError of one line, from `begin` where the plan's samples show it.
+    docs/architecture.md has a complete example with a file and a table for each part.
     """
 
     @property
     def version(self) -> int:
-        """Of what is written: another version does not go on with its parts."""
+        """Version of the format; `pack` resumes only parts of the same version."""
 
     @property
     def part_records(self) -> int:
-        """The most records of a part."""
+        """The maximum number of records in a part."""
 
     @property
     def part_bytes(self) -> int:
-        """The most bytes of a part, as far as the source's index knows them."""
+        """The maximum size of a part in bytes, by the ``size_bytes`` of the source's index."""
 
     @property
     def cannot_hold(self) -> frozenset[str]:
-        """Kinds of fields that it refuses, of `core.parts.KINDS`."""
+        """The kinds of fields that the format refuses, from `core.parts.KINDS`."""
 
     @property
     def storage_arguments(self) -> Mapping[str, Any]:
-        """Arguments that the storage of this name needs beside the path to read what is written."""
+        """The arguments, other than the path, that the storage needs to read the result."""
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Prepare the folder, at every start: parts may be there already."""
+        """Prepare the folder; called at every start, when finished parts may exist."""
 
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
     ) -> Written:
-        """Write all of `records`, those of `part` that can be read, in any process."""
+        """Write `records`, the readable records of `part`, in any process."""
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Add what a part spooled; in one process, in order, and again if it was killed in it."""
+        """Add a part's spooled files, in one process and in order; called again after a kill."""
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Write what all parts together need; again if it was killed in it."""
+        """Write the files that all parts share; called again after a kill."""
 
 
-# Annotations: what label files add to records.
+# Annotations: label files that add fields to records.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsToLabel:
-    """The records that annotations are asked for.
+    """The records to annotate.
 
     Attributes:
-        storage: Where they lie.
-        keys: Their keys, [n].
-        root: The folder, or file, of the whole data set.
-        place: That of these records, which may be the same.
-        part: ``train``, ``val`` or ``test`` where the data has parts, else an empty string.
-        classes: Names of the classes by field, which the training part, or a run, has settled.
+        storage: The storage of the records.
+        keys: The keys of the records, [n].
+        root: The folder or file of the whole data set.
+        place: The folder or file of these records; may equal `root`.
+        part: ``train``, ``val`` or ``test``, or an empty string for data without parts.
+        classes: Class names by field, fixed by the training part or the run.
     """
 
     storage: Storage
@@ -279,46 +278,46 @@ class RecordsToLabel:
 
 
 class Annotations(Protocol):
-    """Label files beside the data."""
+    """Label files next to the data."""
 
     def of(self, records: RecordsToLabel) -> Sequence[RecordAnnotations]:
-        """Read the annotations of a storage's records; ValueError (one line) if that fails."""
+        """Read the annotations of a storage's records; raise a one-line ValueError on failure."""
 
 
 class RecordAnnotations(Protocol):
-    """Annotations of every record of a storage, beside what the storage holds."""
+    """The annotations of every record of a storage."""
 
     @property
     def classes(self) -> Mapping[str, tuple[str, ...]]:
-        """Names of the classes, by the field that holds their ids."""
+        """The class names by the field that holds the class ids."""
 
     @property
     def columns(self) -> Mapping[str, Array]:
-        """Columns for the index, each [n]."""
+        """Additional columns for the index, each [n]."""
 
     def fields(self, indices: Int64Array) -> Sequence[Mapping[str, Any] | str]:
-        """More fields of the records at `indices`, int64 [n]; a line where a record is bad."""
+        """Return more fields of the records at `indices`, int64 [n]; a string for a bad record."""
 
     def fingerprint(self) -> str:
-        """Hash of all that is annotated."""
+        """Return a hash of all annotations."""
 
 
-# Source: where a stream comes from.
+# Source: the shards of a stream.
 
 
 class Source(ABC):
-    """Shards of a stream, each read in order.
+    """The shards of a stream, each read in order.
 
-    An item is a `BadRecord`, or something small with a ``key``, of which `load` makes the record in
-    a worker. The hash of the key decides the item's split, so an item has one key in every epoch.
+    An item is a `BadRecord` or a small object with a ``key``; `load` turns it into a record in a
+    worker. The hash of the key decides the split of the item, so keys are equal in all epochs.
     The last item of a damaged shard may be a `BadRecord` with ``ends_shard=True``.
 
     Attributes:
-        reopens: A shard can be read again: in another epoch, on another rank, to resume.
-        continues: Each `read` continues behind the last one, as of a queue: the source can be
-            resumed and read in many epochs, but no item comes twice.
-        class_names: Names of the classes by label, or None.
-        max_record_bytes: Larger records are bad.
+        reopens: A shard can be read again: by another epoch, by another rank, or to resume.
+        continues: Each `read` continues after the previous one, as with a queue. A run can be
+            resumed and can have many epochs, but no item repeats.
+        class_names: Class names by label, or None.
+        max_record_bytes: The maximum size of a record; larger records are bad.
     """
 
     reopens: bool = True
@@ -328,34 +327,34 @@ class Source(ABC):
 
     @abstractmethod
     def shards(self, epoch: int) -> Sequence[Any]:
-        """List the shards of an epoch: hashable values, in the source's own order."""
+        """Return the shards of an epoch: hashable values, in the order of the source."""
 
     @abstractmethod
     def read(self, shard: Any, start: int) -> Generator[Any]:
-        """Yield the items of a shard from the `start`-th on; ``close`` ends the generator.
+        """Yield the items of a shard from number `start`; ``close`` ends the generator.
 
-        `start` is 0 unless `count` knows the shard. Trouble that is no damage of the data raises.
+        `start` is 0 unless `count` knows the shard. Raise failures other than damaged data.
         """
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Hash what is known of the data without reading it, without paths or times."""
+        """Return a hash of the metadata known before reading, without paths and times."""
 
     def load(self, item: Any) -> Record | BadRecord:
-        """Make the record of an item, in any process."""
+        """Return the record of an item; called in any process."""
         record: Record | BadRecord = item
         return record
 
     def count(self, shard: Any) -> int | None:
-        """Count the items of a shard without reading it; None if that is unknown."""
+        """Return the number of items of a shard, or None if it is unknown without reading."""
         return None
 
     def settled(self) -> Mapping[str, Mapping[Any, Any]]:
-        """Return arguments that make every rank and every resume find the same data."""
+        """Return arguments with which every rank and every resumed run find the same data."""
         return {}
 
     def acknowledge(self, records: int) -> None:
-        """Release the first `records` of the epoch, in the order of positions: they are saved."""
+        """Release the first `records` of the epoch, in order of position, after a checkpoint."""
         return
 
 
@@ -363,17 +362,17 @@ class Source(ABC):
 
 
 class Decoder(ABC):
-    """Turns a record into a sample; `RecordError`, one line, says that the record is damaged.
+    """Turns a record into a sample; raises a one-line `RecordError` for a damaged record.
 
-    A function of a record is a decoder too. A class extends this one for what it can do better.
+    A plain function of a record is also a decoder. Extend this class to declare more.
 
     Attributes:
-        unchanged: Every field passes as it is.
-        columns: Decodes many records at once: from fields as `ColumnStorage.take` gives them, the
-            fields of the samples without ``index`` and ``key``; None if a record is bad.
-        defer: Decodes, but leaves the image pending until its crop is drawn.
-        whole_image: Decodes an image to uint8 [H, W, C] that the decoder passes on unchanged.
-            Without it no cache can keep pixels.
+        unchanged: Fields pass unchanged.
+        columns: Decodes many records at once. Takes the columns of `ColumnStorage.take` and returns
+            the sample fields without ``index`` and ``key``, or None if a record is bad.
+        defer: Decodes all but the image, which stays pending until a transform draws its crop.
+        whole_image: Decodes an image to uint8 [H, W, C], which the decoder itself passes through
+            unchanged. Caches of pixels need it.
     """
 
     unchanged: bool = False
@@ -386,7 +385,7 @@ class Decoder(ABC):
 
     @classmethod
     def of(cls, decode: Callable[[Record], Sample] | None) -> Decoder:
-        """Return a decoder as it is, and a function as a decoder."""
+        """Return `decode` if it is a `Decoder`, else wrap the function in one."""
         return decode if isinstance(decode, Decoder) else _FunctionDecoder(decode)
 
 
@@ -403,7 +402,7 @@ class FittedDecoder(Decoder):
     """A decoder that learns statistics of the training part, such as means and vocabularies.
 
     Attributes:
-        statistics: The learned statistics, with a method ``as_json``; None before.
+        statistics: The learned statistics, with a method ``as_json``; None before `learn`.
     """
 
     statistics: Any = None
@@ -411,25 +410,25 @@ class FittedDecoder(Decoder):
     @property
     @abstractmethod
     def recipe(self) -> Mapping[str, Any]:
-        """Plain values that decide the statistics together with the data."""
+        """The plain values that, with the data, determine the statistics."""
 
     @abstractmethod
     def fit(self, chunks: Iterable[Mapping[str, Any]], *, where: str) -> dict[str, Any]:
-        """Compute the statistics, plain values, of all rows; ValueError without rows.
+        """Compute the statistics of all rows, as plain values; raise ValueError without rows.
 
         Args:
-            chunks: Columns of the same rows by field, some rows at a time: each as
-                `ColumnStorage.take` gives it, or a list, with None where a row lacks the field.
-            where: The data, for messages.
+            chunks: Columns by field, some rows at a time: a column of `ColumnStorage.take`, or a
+                list with None for rows without the field.
+            where: Name of the data in messages.
         """
 
     @abstractmethod
     def learn(self, learned: Mapping[str, Any]) -> None:
-        """Take the statistics that `fit` returned."""
+        """Set the statistics that `fit` returned."""
 
 
 class Transform(Protocol):
-    """Changes one sample; every random draw comes from `rng`."""
+    """Changes one sample; takes all randomness from `rng`."""
 
     def __call__(self, sample: Sample, rng: Rng) -> Sample: ...
 
@@ -439,14 +438,14 @@ class TransformCapabilities:
     """Capabilities of a dataset's transform; see `transforms.cpu.stack.Stack`.
 
     Attributes:
-        unchanged: It does nothing.
-        global_random: It draws from global random states, and needs a process of its own.
-        crops_first: It begins with a crop that is drawn from the image's size alone, so that a
-            decoder may leave the image, or what else it decodes, pending. Of a step: it is one.
-        fills_rows: A call takes ``into``, uint8 [H, W, C], where the image is to be put.
+        unchanged: The transform does nothing.
+        global_random: Draws from global random states, so needs its own process.
+        crops_first: Begins with a crop whose draw needs only the image size, so decoders may
+            defer the image and other fields. For a step: the step is such a crop.
+        fills_rows: Calls take ``into``, uint8 [H, W, C], the destination of the image.
         draw: Makes all draws of a sample before its pending image is decoded.
-        partner_counts: Says how many other samples of the epoch each step that needs some asks
-            for; a call then takes ``partners``.
+        partner_counts: Returns the number of partners for each step that mixes samples; calls then
+            take ``partners``.
     """
 
     unchanged: bool = False
@@ -459,26 +458,26 @@ class TransformCapabilities:
 
 @runtime_checkable
 class PartnerTransform(Protocol):
-    """A step of an augmentation stack that needs other samples of the epoch.
+    """A step of an augmentation stack that mixes in other samples of the epoch.
 
-    They are decoded and nothing else, have no ``position``, and are of any size.
+    The partners are decoded but not augmented, have any size and no ``position``.
     """
 
     def partners(self, rng: Rng) -> int:
-        """Count those it needs this time; 0 leaves the sample as it is. For a draw of its own."""
+        """Return the number of partners for one call; 0 keeps the sample. `rng` is separate."""
 
     def __call__(self, sample: Sample, rng: Rng, partners: Sequence[Sample]) -> Sample: ...
 
 
 class BatchTransform(Protocol):
-    """Changes a whole batch where the batch is (the device); returns the batch."""
+    """Changes a whole batch on its device and returns it."""
 
     def __call__(self, batch: Batch) -> Batch: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchTransformCapabilities:
-    """Needs of a batch transform: `group` positions that no rank may cut apart."""
+    """Capabilities of a batch transform: `group` is the number of positions to keep on one rank."""
 
     group: int = 1
 
@@ -487,13 +486,13 @@ class BatchTransformCapabilities:
 
 
 class AnyDataset(ABC):
-    """The parts that indexed data and streams have in common.
+    """The common base of indexed data and streams.
 
     Attributes:
-        row_shape: Height, width and channels of the images, if they are known.
-        collate: Puts its samples together, in place of the configured collate.
-        global_random: Draws from global random states, and needs a process of its own.
-        table: The decoder with the statistics of a table's columns.
+        row_shape: Height, width and channels of the images, if known.
+        collate: Replaces the configured collate.
+        global_random: Draws from global random states, so needs its own process.
+        table: The fitted decoder of a table.
     """
 
     row_shape: tuple[int, int, int] | None = None
@@ -503,18 +502,18 @@ class AnyDataset(ABC):
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Hash of the data's identity."""
+        """Return a hash of the data's identity."""
 
 
 class Dataset(AnyDataset):
-    """Positions of an epoch to samples: read, decoded and transformed.
+    """Reads, decodes and transforms the samples at positions of an epoch.
 
     Attributes:
         index: Metadata of the records.
-        staged: ``fetch`` is ``finish`` of ``read``, and the two may be called apart.
-        columnar: ``fetch_columns`` makes batches as a whole, where nothing is done per sample.
-        draws_partners: The transform needs other samples: see ``drawing_from``.
-        held_bytes: Returns the memory that records take once they are read.
+        staged: ``fetch`` equals ``finish(read(...))``, and both can be called separately.
+        columnar: ``fetch_columns`` can return whole batches, without work for each sample.
+        draws_partners: The transform needs other samples; see ``drawing_from``.
+        held_bytes: Returns the sizes of records in memory.
     """
 
     index: Index
@@ -530,13 +529,13 @@ class Dataset(AnyDataset):
     def fetch(
         self, indices: Int64Array, positions: Int64Array, epoch: int
     ) -> list[Sample | BadSample]:
-        """Make the samples of the records `indices`, int64 [n], drawn at `positions`, int64 [n].
+        """Return the samples of the records `indices`, int64 [n], at `positions`, int64 [n].
 
-        The result is a function of (seed, epoch, position, index) alone.
+        The result depends only on (seed, epoch, position, index).
         """
 
     def read(self, indices: Int64Array, positions: Int64Array, epoch: int) -> Sequence[Any]:
-        """Read the records `indices`, int64 [n], for `finish`; from any thread."""
+        """Read the records `indices`, int64 [n], for `finish`; called from any thread."""
         raise NotImplementedError
 
     def finish(
@@ -548,10 +547,10 @@ class Dataset(AnyDataset):
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Make samples of the result of `read`, drawn at `positions`, int64 [n].
+        """Turn the result of `read` into samples at `positions`, int64 [n].
 
-        `rows`, uint8 [n, *row_shape], is memory of the batch to come: an image of that shape is
-        written to its row, and is then a view of it. `times` is added to.
+        `rows`, uint8 [n, *row_shape], is memory of the batch. An image of that shape is written to
+        its row, and the sample has a view of the row. `times` accumulates the durations.
         """
         raise NotImplementedError
 
@@ -563,9 +562,9 @@ class Dataset(AnyDataset):
         *,
         allocate: Allocate | None = None,
     ) -> dict[str, Any] | None:
-        """Make the result of ``fetch`` as a column per field: arrays [n, ...], lists, `Keys`.
+        """Return the result of ``fetch`` as columns: arrays [n, ...], lists or `Keys`.
 
-        None where samples must be made one by one. `allocate`: see `ColumnStorage.take`.
+        Return None if samples must be made one by one. For `allocate` see `ColumnStorage.take`.
         """
         return None
 
@@ -575,14 +574,14 @@ class Dataset(AnyDataset):
 
 
 class StreamDataset(AnyDataset):
-    """Items that cannot be indexed: they are read in order and numbered by position.
+    """Items without random access, read in order and numbered by position.
 
     Attributes:
-        class_names: Names of the classes by label, if there are labels.
-        reopens: It can be opened again, and by several ranks.
-        readers: Parts that can be read side by side. With several, `open` takes ``reader``, the
-            number of the part to read.
-        foreign_reader: Code of the user reads it, in processes if there are workers.
+        class_names: Class names by label, or None.
+        reopens: The stream can be opened again, and by several ranks.
+        readers: Number of parts that can be read in parallel. If above 1, `open` takes ``reader``,
+            the number of the part.
+        foreign_reader: The user's code reads the stream, in worker processes if there are any.
     """
 
     class_names: tuple[str, ...] | None = None
@@ -592,10 +591,7 @@ class StreamDataset(AnyDataset):
 
     @abstractmethod
     def open(self, epoch: int, start: int) -> Iterator[Any]:
-        """Iterate over the epoch's raw items from the `start`-th on, in order.
-
-        A generator: ``close`` ends the reading.
-        """
+        """Return a generator of the epoch's raw items in order, from number `start`."""
 
     @abstractmethod
     def fetch_items(
@@ -614,35 +610,35 @@ class StreamDataset(AnyDataset):
 
 
 class Sampler(Protocol):
-    """Position to record. Pure, without state, picklable.
+    """Maps positions to records: a pure, stateless, picklable function.
 
-    One that asks for ``batch_size`` is told the positions of a batch over all ranks.
+    A constructor argument ``batch_size`` receives the global batch size, over all ranks.
     """
 
     def __len__(self) -> int:
-        """Number of positions in an epoch."""
+        """Return the number of positions in an epoch."""
 
     def indices(self, epoch: int, start: int, stop: int) -> Int64Array:
-        """Record indices at positions `start` .. `stop` - 1 of `epoch`, int64 [stop - start]."""
+        """Return the record indices at positions `start` to `stop` - 1, int64 [stop - start]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerCapabilities:
-    """Capabilities of a sampler, and what it asks for.
+    """Capabilities of a sampler.
 
     Attributes:
-        group: Positions that no rank may cut apart.
-        cuts: Gives where the batches of an epoch begin and end among its positions, int64 [B + 1],
-            ascending, B the same in every epoch; None: they have ``batch_size`` each.
-        same: Index columns whose values a record has that replaces a bad one.
-        at: Gives records at any positions of an epoch, int64 [n] both: asked for many batches
-            at once.
-        fingerprint: Hash of what it takes from elsewhere, such as weights in a file.
-        by_content: Arguments that `fingerprint` stands for: the file may lie elsewhere.
-        uses: Gives the expected uses of each record in an epoch, in proportion, float [n]; None:
-            all alike.
-        of_source: In a mix: gives records of one source near to positions of an epoch.
-        sampler_of: In a mix: gives the sampler of a source by its name.
+        group: Number of positions to keep on one rank.
+        cuts: Returns the bounds of an epoch's batches, int64 [B + 1], ascending, with the same B in
+            all epochs. None: every batch has ``batch_size`` positions.
+        same: Index columns in which a replacement equals the bad record.
+        at: Returns the records, int64 [n], at any positions of an epoch, int64 [n]; the loader
+            calls it for many batches at once.
+        fingerprint: Returns a hash of external data, such as a file of weights.
+        by_content: Arguments that `fingerprint` covers; a resumed run may change their paths.
+        uses: Returns the expected access counts of the records in an epoch, up to a factor,
+            float [n]. None: all are equal.
+        of_source: For a mix: returns records of one source near positions of an epoch.
+        sampler_of: For a mix: returns the sampler of a source by name.
     """
 
     group: int = 1
@@ -657,7 +653,7 @@ class SamplerCapabilities:
 
 
 class Collate(Protocol):
-    """Puts samples together into a batch; images stay uint8 [B, H, W, C]."""
+    """Merges samples into a batch; images stay uint8 [B, H, W, C]."""
 
     def __call__(self, samples: list[Sample]) -> Batch: ...
 
@@ -667,12 +663,12 @@ class CollateCapabilities:
     """Capabilities of a collate.
 
     Attributes:
-        with_rows: Makes the same of samples whose images were written into memory of the batch,
+        with_rows: Collates samples whose images are already in the batch's memory,
             uint8 [B, H, W, C].
-        into: Makes the same with its largest tensor in memory that is asked for.
-        columns: Makes the same of the samples' columns.
-        overhead: Counts elements of ragged fields that are data, and all with the padding.
-        global_random: It draws from global random states, and needs a process of its own.
+        into: Collates with the largest tensor in allocated memory.
+        columns: Collates columns of samples.
+        overhead: Returns the number of data elements in ragged fields, and the number with padding.
+        global_random: Draws from global random states, so needs its own process.
     """
 
     with_rows: Callable[[list[Sample], NDArray[np.uint8]], Batch] | None = None
@@ -682,27 +678,27 @@ class CollateCapabilities:
     global_random: bool = False
 
 
-# Training: what consumes batches.
+# Training: the consumers of batches.
 
 
 class Model(Protocol):
-    """A torch module that is called with the batch."""
+    """A torch module that takes the batch."""
 
     def __call__(self, batch: Batch) -> Any: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCapabilities:
-    """What the arguments of a model say of it before it is made.
+    """Facts about a model, derived from its arguments before it is built.
 
-    They are given by the function that `core.registry.register` is told as ``capabilities``, which
-    asks for some of the config's arguments by name, and refuses wrong ones by a ValueError.
+    A model registers a function as ``capabilities``. It takes some of the config's arguments by
+    name, returns these facts, and raises ValueError for wrong arguments.
 
     Attributes:
-        mean: What its weights want to be taken away from each channel of images, of values 0..1.
-        std: What they want it to be divided by. Of both, None: it takes any.
-        begins_with: Arguments that say which weights it begins with, and their values for none,
-            with which it is made where a checkpoint has all weights. ``weights`` is a path.
+        mean: Channel means that the weights expect, for values 0..1; None: any.
+        std: Channel standard deviations that the weights expect; None: any.
+        begins_with: Arguments that choose initial weights, mapped to values for random weights. A
+            model that loads a checkpoint is built with these values. ``weights`` is a path.
     """
 
     mean: Sequence[float] | None = None
@@ -711,17 +707,17 @@ class ModelCapabilities:
 
 
 class Task(Protocol):
-    """Turns outputs and batch into losses and metrics.
+    """Computes losses and metrics of outputs and batch.
 
-    Losses are means over the rows that are valid; metrics leave invalid rows out. One whose
-    outputs are to be written by ``penstock predict`` is a `PredictingTask` too.
+    Losses are means over valid rows; metrics ignore invalid rows. A task for ``penstock predict``
+    is also a `PredictingTask`.
     """
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, Any]:
-        """Scalar tensors by name, each the mean over valid rows; their sum is trained on."""
+        """Return scalar tensors by name, each a mean over valid rows; training uses their sum."""
 
     def metrics(self) -> Any:
-        """New and empty: a ``MetricCollection``, or what has its ``compute`` and ``to``."""
+        """Return new metrics: a ``MetricCollection``, or an object with ``compute`` and ``to``."""
 
     def update(self, metrics: Any, outputs: Any, batch: Batch) -> None:
         """Add the valid rows of a batch to `metrics`."""
@@ -729,53 +725,53 @@ class Task(Protocol):
 
 @runtime_checkable
 class ClassTask(Protocol):
-    """A task whose figures can be told class by class, as ``evaluate`` does."""
+    """A task with metrics for each class, as ``evaluate`` reports them."""
 
     num_classes: int
     class_names: tuple[str, ...] | None
 
     def metrics_by_class(self) -> Any:
-        """As `metrics`, and filled alike, with figures of more than one number besides.
+        """Return new `metrics` that also compute tensors by class.
 
-        They are [C], a figure for each class by its id, NaN where it has none, or integer
-        [C, C], a confusion matrix: rows are the true classes, columns the predicted ones. One of
-        [C + 1, C + 1] has the background last: what is missed, and what is found for nothing.
+        A tensor [C] has a value for each class id, or NaN. An integer tensor [C, C] is a confusion
+        matrix with true classes as rows and predicted classes as columns. In a [C + 1, C + 1]
+        matrix the last class is the background: missed objects and false detections.
         """
 
 
 @runtime_checkable
 class FittedTask(Protocol):
-    """A task that must know figures of the training part, such as means of what it predicts."""
+    """A task that needs statistics of the training part, such as the mean of its target."""
 
     def fit(self, index: Index | None) -> dict[str, Any]:
-        """Compute the figures, plain values, from the index of the training part.
+        """Compute the statistics, plain values, from the training part's index, None for a stream.
 
-        It is None for a stream. Nothing is kept of a task that gives no figures.
+        An empty result is not saved.
         """
 
     def learn(self, figures: Mapping[str, Any]) -> None:
-        """Take the figures that `fit` gave, which a run keeps."""
+        """Set the statistics that `fit` returned and the run saved."""
 
 
 @runtime_checkable
 class TaskGroup(Protocol):
-    """Several tasks by name, whose figures are called ``<task>_<figure>``."""
+    """Several tasks by name; their metrics are named ``<task>_<metric>``."""
 
     tasks: Mapping[str, Task]
 
     def metrics_by_class(self) -> Any:
-        """As those of each `ClassTask` among them, whose tensors are called ``<task>/<figure>``."""
+        """Return the metrics of every `ClassTask`; tensors are named ``<task>/<metric>``."""
 
 
 @runtime_checkable
 class PredictingTask(Protocol):
-    """A task whose model's outputs can be told, row by row."""
+    """A task that reports the outputs of its model row by row."""
 
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
-        """Columns: each a tensor [B] or [B, n], or a list of B plain values, lists or bytes.
+        """Return columns: tensors [B] or [B, n], or lists of B plain values, lists or bytes.
 
-        Those of all classes are `pipeline.learning.outputs.Probabilities`. Rows that are not valid
-        are dropped by whoever asked.
+        Probabilities of all classes are `pipeline.learning.outputs.Probabilities`. The caller drops
+        invalid rows.
         """
 
 
@@ -784,12 +780,12 @@ class LoggerCapabilities:
     """Capabilities of a logger.
 
     Attributes:
-        remote: Writes to a service: a thread of its own calls it, and what fails there is tried
-            again, and stops no training.
-        begin: Opens the run, or goes on in the one of a checkpoint; called once, before training.
-            ValueError (one line) if that fails.
-        failed: Is told, before `close`, that the run ends before it is done.
-        picture: Takes a picture of a step under a name, uint8 [H, W, 3], RGB.
+        remote: Writes to a service. The framework calls it in a separate thread, retries failures,
+            and never stops training for them.
+        begin: Opens the run, or continues the run of the checkpoint; called once, before training.
+            Raises a one-line ValueError.
+        failed: Called before `close` if the run ends early.
+        picture: Logs a picture of a step by name, uint8 [H, W, 3], RGB.
     """
 
     remote: bool = False
@@ -799,16 +795,16 @@ class LoggerCapabilities:
 
 
 class Logger(Protocol):
-    """Takes the figures of a run. Called on rank 0 alone."""
+    """Records the metrics of a run; called only on rank 0."""
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Write the values of one step."""
 
     def state_dict(self) -> dict[str, Any]:
-        """Tell the log's place, for a checkpoint."""
+        """Return the position in the log, for a checkpoint."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Cut the log back to where it stood at the checkpoint, or leave out what it has since."""
+        """Truncate the log to the checkpoint, or skip later values."""
 
     def close(self) -> None:
         """Flush and close."""
@@ -816,11 +812,11 @@ class Logger(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CallbackCapabilities:
-    """What a callback declares; ``capabilities`` stands in its class.
+    """Capabilities of a callback; declare them in its class.
 
     Attributes:
-        watches: It changes nothing that is computed, so that a run goes on with or without it.
-        limits: Arguments that say how long a run is: more is longer, and None is no limit.
+        watches: Changes no results, so a resumed run may add or drop the callback.
+        limits: Arguments that limit the length of a run; higher is longer, None is unlimited.
     """
 
     watches: bool = False
@@ -828,32 +824,32 @@ class CallbackCapabilities:
 
 
 class Callback(Protocol):
-    """Takes part in training, on every rank; one that inherits this writes only what it needs."""
+    """A hook into training, called on every rank; inherit it and override what you need."""
 
     def stepped(self, step: int) -> None:
-        """Act on an optimizer step, counted from 1, whose gradients are still there."""
+        """Run after an optimizer step, counted from 1, while its gradients exist."""
         return None
 
     def evaluating(self) -> AbstractContextManager[object]:
-        """Make a context in which the model is validated, and in which its weights are saved."""
+        """Return a context for validating the model and saving its weights."""
         return nullcontext()
 
     def epoch_ended(self, metrics: Mapping[str, float]) -> None:
-        """Act on the end of an epoch, with the figures of its validation if there was one."""
+        """Run after an epoch, with its validation metrics if it was validated."""
         return None
 
     def stop(self) -> str | None:
-        """Tell why training ends here, if it does; asked before each epoch, and once resumed."""
+        """Return a reason to end training, or None; called before each epoch and after resume."""
         return None
 
     def state_dict(self) -> dict[str, Any]:
-        """Tell what it goes on from; asked on every rank within `evaluating`, kept of rank 0."""
+        """Return the checkpoint state; called on all ranks in `evaluating`, saved for rank 0."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from a checkpoint, whose weights the model has already."""
+        """Restore the checkpoint state; the model already has its weights."""
         return None
 
     def close(self) -> None:
-        """Write and close what is open."""
+        """Flush and close open files."""
         return None

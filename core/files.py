@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, locks on files, folders of this machine and process."""
+"""Atomic writes of files and folders, file locks, and the folders of a machine and a process."""
 
 from __future__ import annotations
 
@@ -19,28 +19,21 @@ from typing import IO, Any
 
 _log = logging.getLogger(__name__)
 
-# What the system says of a write that was right, and says without naming the file.
+# Errors of a full, limited or read-only disk; the system does not name the file.
 _REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 
 
 @contextlib.contextmanager
 def whole_file(path: str | Path, *, alone: bool = False) -> Iterator[Path]:
-    """Write a file beside `path` that gets its name when the block ends, on the disk and whole.
+    """Yield an empty file next to `path`, and sync and rename it to `path` when the block ends.
 
-    Where the block fails, nothing is left of it and what was at `path` stays.
-
-    Args:
-        path: The file to make or to replace.
-        alone: Nobody else writes to this path, so what a kill leaves behind always has the same
-            name, and the next write takes its place.
-
-    Yields:
-        The file to write to, empty at first.
+    If the block fails, remove the file and leave `path` unchanged. With `alone`, no other process
+    writes to `path`; the temporary name is then fixed, so a write after a kill reuses it.
     """
     path = Path(path)
     ending = f"{path.name}.tmp" if alone else f".{path.name}.{secrets.token_hex(6)}"
     temporary = path.with_name(ending)
-    # Not by mkstemp, so that the file gets the permissions of any other new file.
+    # mkstemp would deny access to other users, whatever the umask.
     os.close(os.open(temporary, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o666))
     try:
         yield temporary
@@ -54,13 +47,7 @@ def whole_file(path: str | Path, *, alone: bool = False) -> Iterator[Path]:
 def write_whole(
     path: str | Path, content: bytes | str | Callable[[Any], object], *, alone: bool = False
 ) -> None:
-    """Write a file, whole or not at all.
-
-    Args:
-        path: The file.
-        content: What is in it; or writes that to the binary file that it is given.
-        alone: See `whole_file`.
-    """
+    """Write a file atomically; a callable `content` writes to the open binary file."""
     with whole_file(path, alone=alone) as temporary, open(temporary, "wb") as file:
         if callable(content):
             content(file)
@@ -69,21 +56,16 @@ def write_whole(
 
 
 def write_lines(path: str | Path, lines: Iterable[str | bytes]) -> None:
-    """Write texts into a file, each on a line of its own, whole or not at all."""
+    """Write texts to a file atomically, one on each line."""
     raw = (line.encode() if isinstance(line, str) else line for line in lines)
     write_whole(path, b"".join(line + b"\n" for line in raw))
 
 
 @contextlib.contextmanager
 def whole_folder(path: str | Path, *, prefix: str | None = None) -> Iterator[Path]:
-    """Fill a folder beside `path` that gets its name when the block ends; see `rename_new`.
+    """Yield a new folder next to `path`, and rename it to `path` when the block ends.
 
-    Args:
-        path: The folder to make.
-        prefix: What the name begins with that it has before; null: one that says `path`.
-
-    Yields:
-        The folder to write to.
+    The temporary name begins with `prefix`, by default a hidden one. See `rename_new` for errors.
     """
     path = Path(path)
     start = f".{path.name}." if prefix is None else prefix
@@ -93,16 +75,12 @@ def whole_folder(path: str | Path, *, prefix: str | None = None) -> Iterator[Pat
         yield temporary
         rename_new(temporary, path)
     except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)  # made above, by this call
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
 
 
 def rename_new(folder: Path, path: Path) -> None:
-    """Give a folder its name, never over another one; an empty folder may stand there.
-
-    Raises:
-        FileExistsError: Something is at `path`.
-    """
+    """Rename a folder to `path`; raise FileExistsError unless `path` is free or an empty folder."""
     try:
         os.rename(folder, path)
     except OSError as error:
@@ -113,7 +91,7 @@ def rename_new(folder: Path, path: Path) -> None:
 
 
 def sync(path: str | Path) -> None:
-    """Bring what was written to a file, or the names in a folder, to the disk."""
+    """Flush a file's content, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -123,9 +101,9 @@ def sync(path: str | Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: str | Path) -> Iterator[None]:
-    """Hold the machine's lock of a name: a file, made if need be, which may be removed at any time.
+    """Hold an exclusive lock on a file, which may be created here and removed at any time.
 
-    On a file system without locks everybody goes on.
+    On a file system without locks, the block runs without one.
     """
     while True:
         with open(path, "ab") as file:
@@ -135,14 +113,14 @@ def locked(path: str | Path) -> Iterator[None]:
                 continue
             try:
                 yield
-            finally:  # also in processes that were forked meanwhile
+            finally:  # unlock, since forked processes share the lock
                 with contextlib.suppress(OSError):
                     fcntl.flock(file, fcntl.LOCK_UN)
             return
 
 
 def is_at(path: str | Path, descriptor: int) -> bool:
-    """Whether an open file still has this name."""
+    """Whether `path` still names the open file."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -150,13 +128,11 @@ def is_at(path: str | Path, descriptor: int) -> bool:
 
 
 def machine_folder(name: str) -> Path:
-    """A folder of the machine's cache, made if it is not there.
+    """Return a folder of the machine's cache, created if missing.
 
-    ``$XDG_CACHE_HOME/penstock/<name>`` or ``~/.cache/penstock/<name>``; where that cannot be
-    written (no home, a read-only one), one of this user's in the temporary directory.
-
-    Raises:
-        ValueError: Another user has a folder of that name there.
+    It is ``$XDG_CACHE_HOME/penstock/<name>`` or ``~/.cache/penstock/<name>``. If that is not
+    writable, use a folder of the user in the temporary directory. Raise ValueError if another
+    user owns it.
     """
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = Path(root) / "penstock" / name
@@ -183,17 +159,10 @@ def _temporary_folder(wanted: str) -> Path:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], *, remedy: str = "free some space") -> Iterator[None]:
-    """Name what is written, where the system refuses a write.
+    """Raise a ValueError with `path` and `remedy` if the system refuses a write in the block.
 
-    Libraries hide such a refusal behind errors of their own ("unexpected pos 704 vs 598"); it is
-    looked for in what came before these.
-
-    Args:
-        path: What is written, a file or a folder.
-        remedy: What the user can do.
-
-    Raises:
-        ValueError: The disk is full.
+    Some libraries hide the system's error behind their own ("unexpected pos 704 vs 598"), so
+    search the chain of exceptions.
     """
     try:
         yield
@@ -215,9 +184,10 @@ _held: tuple[int, Path, IO[bytes]] | None = None
 
 
 def own_folder() -> Path:
-    """This process's folder. A lock tells that the process lives, and that no signal leaves behind.
+    """Return the temporary folder of this process, with a lock while the process lives.
 
-    Its name begins those of the semaphores of multiprocessing, which it may leave behind as well.
+    Names of multiprocessing's semaphores begin with the folder's name. The next process removes
+    the folders and semaphores of dead processes.
     """
     global _held
     if _held is None or _held[0] != os.getpid():
@@ -227,7 +197,7 @@ def own_folder() -> Path:
         lock = open(made / _LOCK, "wb")
         with suppress(OSError):  # a file system without locks
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder = made.with_name(made.name.removeprefix("."))  # not before it is locked
+        folder = made.with_name(made.name.removeprefix("."))  # only once it is locked
         made.rename(folder)
         _held = os.getpid(), folder, lock
         atexit.register(_remove, folder, os.getpid())
@@ -244,5 +214,5 @@ def _remove_dead(prefix: str) -> None:
 
 
 def _remove(folder: Path, maker: int) -> None:
-    if os.getpid() == maker:  # not in a process that was forked from it
+    if os.getpid() == maker:  # not in a fork
         shutil.rmtree(folder, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Objects that a forked process inherits: it uses none of them and closes none of them."""
+"""Inherited objects that a forked process must neither use nor close."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import ctypes
 def leave_to_parent(inherited: object) -> None:
     """Keep an inherited object until this process ends, and skip its finalizers.
 
-    A generator that is collected runs its ``finally`` blocks, which end workers of the parent. A
-    collected client of a server says goodbye over a socket that the parent uses.
+    A collected generator runs its ``finally`` blocks, which end the parent's workers. A collected
+    client says goodbye to its server over the parent's socket.
     """
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))

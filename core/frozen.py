@@ -1,7 +1,7 @@
-"""Keeps all that was imported before it from being collected: a fork server imports it last.
+"""Exempts all imported objects from garbage collection; a fork server imports this module last.
 
-A collection walks through every object and writes to each. In a process that was just forked it
-takes 0.2 s, and copies 50 MB that would be shared.
+A collection writes to every object. In a forked process it takes 0.2 s, and copies 50 MB of shared
+memory.
 """
 
 import gc

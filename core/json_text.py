@@ -1,4 +1,4 @@
-"""JSON that strangers wrote: the same value, or the same error, whoever parses it."""
+"""Parsing of foreign JSON, with the same result at every stack depth."""
 
 from __future__ import annotations
 
@@ -8,16 +8,12 @@ from typing import Any
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Parse a JSON text.
-
-    Raises:
-        ValueError: It is damaged, or nested too deep.
-    """
+    """Parse a JSON text; raise ValueError if it is damaged or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
         pass
-    # What is too deep depends on how deep the caller stands already: in a new thread nobody does.
+    # The limit includes the caller's stack, so parse again on the empty stack of a new thread.
     with ThreadPoolExecutor(1) as pool:
         try:
             return pool.submit(json.loads, text).result()

@@ -1,4 +1,4 @@
-"""Locks that no process can leave behind: between threads, and between processes."""
+"""Locks that outlive no process: between threads, and between processes."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 
 class ThreadLock:
-    """A lock between the threads of a process, free in every process that is forked from it.
+    """A lock between threads, free in every forked process.
 
-    A Ctrl-C may come right after it was taken, or right before it is given back. So it knows its
-    thread, which takes it over the next time; no thread takes it twice on purpose.
+    Ctrl-C may interrupt its thread just after the acquire or just before the release. The lock is
+    therefore reentrant, and the thread takes it again without blocking.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,7 @@ class ThreadLock:
         _locks.add(self)
 
     def renew(self) -> None:
-        """In a process that was just forked no thread holds anything."""
+        """Replace the lock, in a forked process where no thread can hold it."""
         self._lock: Any = threading.RLock()
 
     def __enter__(self) -> None:
@@ -33,18 +33,18 @@ class ThreadLock:
 
 
 class ProcessLock:
-    """Holds one byte of a file (POSIX record locks), and a lock among the threads of a process.
+    """Locks one byte of a file (POSIX record locks), and a lock between the process's threads.
 
-    The kernel takes the byte back when its holder ends, however it ends; a forked process does
-    not inherit it. It is also taken back when the process closes *any* descriptor of the file, so
-    a process has one object for a file, which lives as long as the file is used.
+    The kernel releases the byte when its holder ends, and a fork does not inherit it. It also
+    releases the byte when the process closes *any* descriptor of the file. So use one object for a
+    file in each process, and keep it as long as the file is used.
 
     Args:
         descriptor: The file, opened for writing.
-        at: The byte.
+        at: Offset of the byte.
 
     Attributes:
-        threads: The lock among threads alone.
+        threads: The lock between threads alone.
     """
 
     def __init__(self, descriptor: int, *, at: int = 0) -> None:

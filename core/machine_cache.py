@@ -1,10 +1,10 @@
-"""Compute files once for all runs of this machine, named by what decides their content.
+"""Files computed once for all runs on this machine, named by a hash of their inputs.
 
-One process computes a file while the others wait, it is there whole or not at all, and a damaged
-one is made anew. One that nobody has had open for two weeks is removed.
+One process computes a file, atomically, while others wait. A damaged file is recomputed, and a file
+that no process opened for two weeks is removed.
 
-What maps such a file pickles as its path. On its way to another machine it says so by `sent`, and
-asks `received` there where the file lies.
+Objects that map such a file pickle its path. To move to another machine, they register the file by
+`sent`, and `received` maps the path to the copy there.
 """
 
 from __future__ import annotations
@@ -36,21 +36,17 @@ _LOCK = ".lock"
 _OURS = re.compile(r"\.?(copy|index|json|order|rows|table)-")
 
 _in_use: dict[Path, IO[bytes]] = {}
-"""Files that this process opened last, each with a lock that keeps others from removing it."""
+"""The files that this process opened last, each with a lock that prevents removal."""
 
 _holding = ThreadLock()
-"""Held while `_in_use` is changed."""
+"""Guards `_in_use`."""
 
 _sent: ContextVar[set[str] | None] = ContextVar("_sent", default=None)
 _received: ContextVar[Mapping[str, str] | None] = ContextVar("_received", default=None)
 
 
 def signature_of(**parts: Any) -> str:
-    """A short name for what decides the content of a file.
-
-    Args:
-        parts: All of it, JSON-able.
-    """
+    """Return a short hash of the JSON-able inputs that determine a file."""
     text = json.dumps(parts, sort_keys=True, default=str)
     content = text.encode("utf-8", "surrogateescape")
     return hashlib.blake2b(content, digest_size=12).hexdigest()
@@ -64,21 +60,21 @@ def computed_once(
     load: Callable[[Path], T | None],
     what: str,
 ) -> tuple[Path, T]:
-    """Open the file of a name, made if it is not there, is damaged, or is no longer right.
+    """Open the newest valid version of a file, or compute the next version.
 
-    A file is never changed: where another is made, it is the next version, and runs go on with the
-    one that they started with. What this process opened last is not removed as long as it lives.
+    Files never change: a running process keeps its version. The last files that this process
+    opened are safe from removal while it lives.
 
     Args:
-        name: What decides the content: ``copy-``, ``index-``, ``json-``, ``order-``, ``rows-`` or
-            ``table-`` and a `signature_of`.
-        ending: Of the file's name, such as ``.npy``.
-        make: Writes the file that it is given.
-        load: Opens it. None, or a ValueError that is logged: it is made anew.
-        what: What messages call it.
+        name: ``copy-``, ``index-``, ``json-``, ``order-``, ``rows-`` or ``table-``, and a
+            `signature_of` the inputs.
+        ending: Suffix of the file, such as ``.npy``.
+        make: Writes the file at the given path.
+        load: Opens the file. On None or a logged ValueError the file is recomputed.
+        what: Name of the file in messages.
 
     Raises:
-        ValueError: The disk is full, or `make` says why it cannot be made.
+        ValueError: The disk is full, or `make` failed.
     """
     folder = machine_folder("computed")
     remedy = "free some space, or set XDG_CACHE_HOME to a folder elsewhere"
@@ -91,14 +87,14 @@ def computed_once(
         path = folder / f"{name}-{newest + 1}{ending}"
         with _announced(what), whole_file(path) as temporary:
             make(temporary)
-            _hold(path, temporary)  # before anybody sees it, and so before anybody removes it
+            _hold(path, temporary)  # before the rename, after which others may remove it
         made = load(path)
         assert made is not None, f"{path} is not what it was just made as"
         return path, made
 
 
 def files_of(name: str) -> list[Path]:
-    """The files of a name, or of all that begin with it."""
+    """Return the files with a name, or a prefix of the name."""
     return list(machine_folder("computed").glob(f"{name}-*"))
 
 
@@ -107,7 +103,7 @@ def remove_if_unused(path: Path) -> None:
     with _holding:
         if (file := _in_use.pop(path, None)) is not None:
             with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_UN)  # in processes that were forked from this one too
+                fcntl.flock(file, fcntl.LOCK_UN)  # also for forks of this process
             file.close()
     with contextlib.suppress(OSError), open(path, "rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -116,7 +112,7 @@ def remove_if_unused(path: Path) -> None:
 
 @contextlib.contextmanager
 def files_sent() -> Iterator[set[str]]:
-    """While entered, collect the paths of the files that what is pickled maps."""
+    """Yield a set that collects the paths of cache files of objects pickled in the block."""
     paths: set[str] = set()
     token = _sent.set(paths)
     try:
@@ -127,7 +123,7 @@ def files_sent() -> Iterator[set[str]]:
 
 @contextlib.contextmanager
 def files_received(places: Mapping[str, str]) -> Iterator[None]:
-    """While entered, let what is unpickled map files at other places, by their former paths."""
+    """Map former paths of cache files to `places` while objects are unpickled in the block."""
     token = _received.set(places)
     try:
         yield
@@ -136,19 +132,19 @@ def files_received(places: Mapping[str, str]) -> Iterator[None]:
 
 
 def sent(path: str) -> str:
-    """Say while being pickled that this file is mapped; its path."""
+    """Register a mapped file while its object is pickled; return the path."""
     if (paths := _sent.get()) is not None:
         paths.add(path)
     return path
 
 
 def received(path: str) -> str:
-    """Tell while being unpickled where this file lies."""
+    """Return the local path of a file while its object is unpickled."""
     return (_received.get() or {}).get(path, path)
 
 
 def is_received() -> bool:
-    """Tell while being unpickled whether it was on its way to another machine, and may be there."""
+    """Whether the object being unpickled was sent by another machine."""
     return _received.get() is not None
 
 
@@ -160,7 +156,7 @@ def _opened(path: Path, load: Callable[[Path], T | None]) -> T | None:
     try:
         _hold(path, path)
         if (found := load(path)) is not None:
-            with contextlib.suppress(OSError):  # in use; when it was made stays
+            with contextlib.suppress(OSError):  # update the access time only
                 os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
             return found
     except FileNotFoundError:
@@ -171,7 +167,7 @@ def _opened(path: Path, load: Callable[[Path], T | None]) -> T | None:
 
 
 def _hold(path: Path, at: Path) -> None:
-    """Keep others from removing a file, which is at `at` for now."""
+    """Lock a file, currently at `at`, against removal by other processes."""
     with _holding:
         if path in _in_use:
             if is_at(at, _in_use[path].fileno()):
@@ -199,7 +195,7 @@ def _remove_unused(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _announced(what: str) -> Iterator[None]:
-    """Say what is being computed if it takes longer than a second, and when it is done."""
+    """Log the computation at its start and end if it takes longer than a second."""
     start = time.monotonic()
     timer = threading.Timer(_SAY_AFTER_S, _log.info, ("computing the %s ...", what))
     timer.daemon = True

@@ -1,4 +1,4 @@
-"""The plan of a packing, its parts, and what became of each, as writers see them."""
+"""The plan of a packing, its parts and their results, as writers see them."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ KINDS = {
     "missing": "fields that some of the records lack",
     "no image": "records without an image",
 }
-"""Properties of records, of which a form may be unable to hold some."""
+"""Properties of records that some formats cannot hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +47,13 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class PackPlan:
-    """All that is to be packed; the same whenever packing is gone on with.
+    """The plan of a packing; equal when packing resumes.
 
     Attributes:
         index: The index of the source: keys, class names, columns.
-        parts: The parts in order; together they are all records of the source.
-        samples: Some records, as they are to be written: the first, the last and some between.
-        recoded: Images may be changed on the way, and the index's columns speak of others.
+        parts: The parts in order; together they cover the source.
+        samples: The first, the last and some other records, in the form to write.
+        recoded: Packing may change images, so columns of the index may differ from the result.
     """
 
     index: Index
@@ -63,22 +63,22 @@ class PackPlan:
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes by label, or None."""
+        """Class names by label, or None."""
         return self.index.class_names
 
     def __len__(self) -> int:
-        """Number of records of the source."""
+        """Return the number of records of the source."""
         return len(self.index)
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A writer's notes on a part that it has written.
+    """A writer's report on a written part.
 
     Attributes:
-        columns: Arrays [n] with a value for each record written, kept for `Writer.finish`.
-        files: Files of the result that hold this part alone, named from the folder on.
-        spooled: Files that `Writer.join_part` reads, removed once that is done.
+        columns: Arrays [n] with a value for each written record, for `Writer.finish`.
+        files: Files of this part alone, relative to the folder.
+        spooled: Temporary files for `Writer.join_part`, which are then removed.
     """
 
     columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
@@ -88,19 +88,19 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class PartSummary:
-    """Facts about a part that is written and on the disk.
+    """The facts about a part on disk.
 
     Attributes:
         part: The part.
-        written: What the writer said of it.
-        first: Number in the result of its first record: some before it may have been left out.
-        rows: Records of the source that were written, int64 [n].
+        written: The writer's report.
+        first: Number of the first record in the result; earlier bad records do not count.
+        rows: Written records by their number in the source, int64 [n].
         checksums: CRC-32 of each record's fields, uint32 [n]; see `core.record_codec`.
-        sizes: Bytes of each record's fields but its label, int64 [n].
-        labels: Class ids, int64 [n], or None where the records have no label.
-        marks: Size and CRC-32 of each file that the writer named.
-        bad: Records that cannot be read and were left out.
-        done: How many images were changed in which way.
+        sizes: Size of each record's fields without the label in bytes, int64 [n].
+        labels: Class ids, int64 [n], or None without labels.
+        marks: Size and CRC-32 of each file in `written`.
+        bad: Unreadable records, which were skipped.
+        done: Number of changed images by kind of change.
     """
 
     part: Part
@@ -115,17 +115,14 @@ class PartSummary:
     done: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Number of records written."""
+        """Return the number of written records."""
         return len(self.rows)
 
 
 def plan_parts(index: Index, *, part_records: int, part_bytes: int) -> tuple[Part, ...]:
-    """Ranges of at most so many records and bytes, of one record at least.
+    """Split the source into parts with at most `part_records` records and `part_bytes` bytes.
 
-    Args:
-        index: The index of the source; where it has no ``size_bytes``, records alone count.
-        part_records: The most records.
-        part_bytes: The most bytes.
+    Every part has at least one record. Bytes count only if the index has ``size_bytes``.
     """
     count = len(index)
     ends = None
@@ -145,12 +142,12 @@ def plan_parts(index: Index, *, part_records: int, part_bytes: int) -> tuple[Par
 
 
 def written_rows(summaries: Sequence[PartSummary]) -> NDArray[np.int64]:
-    """Records of the source in the result, int64 [n], in order."""
+    """Return the source's numbers of the records in the result, int64 [n], in order."""
     return _joined([summary.rows for summary in summaries], np.int64)
 
 
 def written_labels(summaries: Sequence[PartSummary]) -> NDArray[Any] | None:
-    """Class ids of the result, int32 or int64 [n]; None where there are none."""
+    """Return the class ids of the result, int32 or int64 [n], or None without labels."""
     found = [s.labels for s in summaries if len(s) and s.labels is not None]
     if not found:
         return None
@@ -160,17 +157,17 @@ def written_labels(summaries: Sequence[PartSummary]) -> NDArray[Any] | None:
 
 
 def written_column(summaries: Sequence[PartSummary], name: str) -> NDArray[Any]:
-    """A column that the writer gave for every part, [n]."""
+    """Return a column from the writer's reports, [n]."""
     return np.concatenate([summary.written.columns[name] for summary in summaries])
 
 
 def written_keys(plan: PackPlan, summaries: Sequence[PartSummary]) -> list[bytes]:
-    """Keys of the result in order, as bytes."""
+    """Return the keys of the result in order, as bytes."""
     return raw_keys(plan.index, written_rows(summaries))
 
 
 def raw_keys(index: Index, rows: NDArray[np.int64]) -> list[bytes]:
-    """Keys of any index as bytes, those of files that are no UTF-8 among them."""
+    """Return keys of an index as bytes, even if they are not valid UTF-8."""
     return index.raw_keys(rows)
 
 

@@ -1,4 +1,4 @@
-"""A connection to a cluster of Ray, which is an extra."""
+"""Connections to a Ray cluster, an optional extra."""
 
 from __future__ import annotations
 
@@ -27,14 +27,10 @@ _connected_in: int | None = None  # a process
 
 
 def connected(needs_it: str) -> Any:
-    """The module ``ray``, connected to a cluster.
+    """Return the module ``ray``, connected to the cluster at ``RAY_ADDRESS`` or a new local one.
 
-    That is the cluster of ``RAY_ADDRESS``, else one that is started here and ends with this
-    process. (Ray by itself would look for one that ran here last, and wait for minutes where that
-    is gone.)
-
-    Args:
-        needs_it: The setting that asks for it, for messages.
+    A local cluster ends with this process. (By default Ray looks for the last cluster on this
+    machine, and waits for minutes if it is gone.) Messages name the setting `needs_it`.
 
     Raises:
         ValueError: Ray is not installed.
@@ -70,29 +66,25 @@ def connected(needs_it: str) -> Any:
 
 
 def _ask(address: str) -> None:
-    """Find out whether somebody answers at a host and port, which Ray waits for minutes for.
-
-    Raises:
-        OSError: Nobody does.
-    """
+    """Raise OSError if no server answers at the address; Ray itself would wait for minutes."""
     if address == "auto":
-        # Where `ray start` leaves it, also when that cluster is gone.
+        # `ray start` writes the address here, and leaves it after the cluster ends.
         folder = os.environ.get("RAY_TMPDIR") or tempfile.gettempdir()
         with suppress(OSError):
             address = Path(folder, "ray", "ray_current_cluster").read_text().strip()
     host, _, port = address.rpartition(":")
-    if host and port.isdigit():  # no local, no URL
+    if host and port.isdigit():  # neither "local" nor a URL
         socket.create_connection((host, int(port)), timeout=_ANSWER_S).close()
 
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Surroundings of a process, for work of its own in another one.
+    """The working directory and credentials of a process, for its tasks on other machines.
 
     Attributes:
-        folder: Where it runs: paths of the config may be relative to it.
-        variables: Those of its environment by which object stores are found, and may be read. They
-            go as an argument: the environment that Ray gives a job is shown to who looks at it.
+        folder: The working directory, to which paths of the config may be relative.
+        variables: Environment variables for object stores, which may hold credentials. Pass them
+            as an argument: Ray shows a job's environment to everyone.
     """
 
     folder: str
@@ -100,12 +92,12 @@ class Surroundings:
 
     @classmethod
     def here(cls) -> Surroundings:
-        """Those of this process."""
+        """Return the surroundings of this process."""
         found = {name: os.environ[name] for name in os.environ if name.startswith(_OF_STORES)}
         return cls(os.getcwd(), found)
 
     def enter(self) -> None:
-        """Make them those of this process, as far as they are there."""
+        """Apply the surroundings to this process; skip a missing folder."""
         with suppress(OSError):
             os.chdir(self.folder)
         os.environ.update(self.variables)
@@ -113,11 +105,11 @@ class Surroundings:
 
 @dataclass(frozen=True, slots=True)
 class SentFiles:
-    """Files of this machine's cache, which machines that do not see them fetch from here.
+    """Files of this machine's cache, which other machines copy if they cannot see them.
 
     Attributes:
-        node: What Ray calls this machine.
-        files: Size in bytes and time of change in ns, by path.
+        node: Ray's id of this machine.
+        files: Size in bytes and modification time in ns, by path.
     """
 
     node: str
@@ -125,12 +117,12 @@ class SentFiles:
 
     @classmethod
     def of(cls, paths: Iterable[str], needs_it: str) -> SentFiles:
-        """Files of this process's machine; see `connected`."""
+        """Describe files of this process's machine; see `connected`."""
         node = connected(needs_it).get_runtime_context().get_node_id()
         return cls(node, {path: _mark(path) for path in paths})
 
     def received(self) -> AbstractContextManager[None]:
-        """While entered, what is unpickled maps those of this machine, copied if they are not."""
+        """Return a context in which unpickled objects map the local file or a local copy."""
         return files_received({path: self._place(path) for path in self.files})
 
     def _place(self, path: str) -> str:
@@ -148,7 +140,7 @@ class SentFiles:
         return str(copy)
 
     def _fetch(self, path: str, new: Path) -> None:
-        """Let the machine of a file read it, piece by piece: the store may be smaller."""
+        """Copy a file in pieces, which its machine reads; Ray's object store may be small."""
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -169,20 +161,15 @@ def _piece(path: str, start: int) -> NDArray[np.uint8]:
 
 
 def room_for(takes: Mapping[str, float], needs_it: str) -> int:
-    """Tell how often the cluster has free, at this moment, what something takes; see `connected`.
-
-    Args:
-        takes: Amounts of resources, none of them 0.
-        needs_it: The setting that asks for it, for messages.
-    """
+    """Return how many times the free resources of the cluster cover `takes`, amounts above 0."""
     free = connected(needs_it).available_resources()
     return int(min(free.get(name, 0) // amount for name, amount in takes.items()))
 
 
 def why_not_begun(error: BaseException) -> str | None:
-    """What was raised by a machine before anything of ours ran; None: that is not what happened.
+    """Explain an error that a machine raised before our code ran, or return None.
 
-    Its traceback ends the message of an error that tells so, whatever its type.
+    The message of such an error, of any type, ends with a traceback.
     """
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if not any(line.startswith('File "') for line in lines):
@@ -195,7 +182,7 @@ def why_not_begun(error: BaseException) -> str | None:
 
 
 def why_not_opened(error: BaseException) -> str:
-    """What work that was sent here lacks on this machine, in one line."""
+    """Explain in one line why a sent task cannot open its data on this machine."""
     said = " ".join(str(error).split())
     said = said if is_explained(error) else f"{type(error).__name__}: {said}"
     return (
@@ -205,6 +192,6 @@ def why_not_opened(error: BaseException) -> str:
 
 
 def in_one_line(error: BaseException) -> str:
-    """What an error of Ray says first."""
+    """Return the first line of a Ray error."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0] if lines else type(error).__name__

@@ -1,9 +1,8 @@
-"""A record's fields as bytes and back, for caches and packed files; nothing of it can execute code.
+"""Encodes a record's fields as bytes, for caches and packed files; decoding never executes code.
 
-The layout: the buffers of byte strings and arrays one behind the other, then a header (JSON), and
-the header's length in the last four bytes. What a packed file holds of a record begins with its
-image, and a record that is no more than an image *is* these bytes, so that other programs can read
-them. In caches every buffer begins at a multiple of 16 bytes.
+The layout: the buffers of byte strings and arrays, then a JSON header, then the header's length in
+four bytes. Caches align every buffer to 16 bytes. In packed files the image comes first. A record
+with only an image is stored as the bytes of the image, so that other programs can read it.
 """
 
 from __future__ import annotations
@@ -30,52 +29,41 @@ _KINDS = _NUMBERS + "SUMm"
 
 
 class UncacheableError(Exception):
-    """A record holds what has no bytes; the message says what."""
+    """A record has a field that cannot be encoded; the message names it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A packed record: `parts` one behind the other, `size_bytes` in all."""
+    """A packed record: consecutive `parts`, `size_bytes` in total."""
 
     parts: list[Buffer]
     size_bytes: int
 
 
 def pack_record(key: str, fields: Mapping[str, Any]) -> Entry:
-    """Pack a record for a cache, so that every value comes back in its type.
+    """Encode a record for a cache, with the exact types of its values; views are not copied.
 
-    Array views stay views until they are written.
-
-    Raises:
-        UncacheableError: A field is neither a number, text, bytes, an array of numbers, nor a
-            list, tuple or dict of these.
+    Raise UncacheableError for a field other than a number, text, bytes, an array of numbers, or a
+    list, tuple or dict of these.
     """
     parts = _packed(fields, 0, align=_ALIGNMENT, keep_flags=True, key=key)
     return Entry(parts, sum(memoryview(part).nbytes for part in parts))
 
 
 def unpack_record(payload: Any) -> tuple[str, dict[str, Any]]:
-    """Key and fields of a record, as they were packed.
+    """Decode the key and fields of a `pack_record` payload, aligned to 16 bytes.
 
-    Arrays that could be written to are copied, the others are read-only views of the payload.
-
-    Args:
-        payload: What `pack_record` gave, as bytes or uint8 [size_bytes]; begins at a multiple of
-            16 bytes.
+    Writable arrays are copied; the others are read-only views of the payload.
     """
     header, fields = _unpacked(memoryview(payload).toreadonly(), 0)
     return header["key"], fields
 
 
 def pack_fields(fields: Mapping[str, Any], *, key: str) -> tuple[bytes, int]:
-    """Pack a record's fields for a file, all but the label.
+    """Encode a record's fields, without the label, for a file.
 
-    Returns:
-        The value, and how many bytes at its start are the image: a file, or the pixels of a
-        decoded one row by row, whose shape is to be kept elsewhere.
-
-    Raises:
-        ValueError: A field is of a type that cannot be packed.
+    Return the value and the size of the image at its start: a file, or decoded pixels in C order,
+    whose shape the caller must store. Raise ValueError for a type that cannot be packed.
     """
     image: Any = fields.get("image", b"")
     if isinstance(image, np.ndarray):
@@ -99,12 +87,12 @@ def pack_fields(fields: Mapping[str, Any], *, key: str) -> tuple[bytes, int]:
 def unpack_fields(
     value: Any, image_bytes: int | None, shape: tuple[int, ...] | None = None
 ) -> dict[str, Any]:
-    """The fields of a packed value.
+    """Decode the fields of a `pack_fields` value.
 
     Args:
-        value: What `pack_fields` gave, whole and checked, as bytes or uint8 [N].
-        image_bytes: How many bytes at its start are the image; None: all.
-        shape: Height, width and channels, if the image is decoded. It then is a view of `value`.
+        value: The whole, verified value, as bytes or uint8 [N].
+        image_bytes: Size of the image at its start; None: the whole value.
+        shape: Height, width and channels of decoded pixels, returned as a view of `value`.
     """
     image = value if image_bytes is None else value[:image_bytes]
     if shape is not None:
@@ -116,18 +104,11 @@ def unpack_fields(
 
 
 def record_checksum(fields: dict[str, Any], *, key: str) -> tuple[int, int]:
-    """CRC-32 of a record's fields, and how many bytes they are without its label.
+    """Return the CRC-32 of a record's fields, and their size in bytes without the label.
 
-    It is the same in whatever form a record is stored: fields count by name and not by their
-    order, byte strings by their bytes, arrays by type, shape and values, whatever their byte
-    order, and everything else as JSON.
-
-    Args:
-        fields: The fields.
-        key: The record's key, for messages.
-
-    Raises:
-        ValueError: A field is of a type that no form can hold.
+    The result is equal for every storage format. It depends on field names but not their order,
+    on the type, shape and values of arrays but not their byte order. Fields other than byte
+    strings and arrays count as JSON. Raise ValueError for a type that no format can hold.
     """
     crc, size = 0, 0
     for name in sorted(fields):
@@ -141,7 +122,7 @@ def record_checksum(fields: dict[str, Any], *, key: str) -> tuple[int, int]:
             kind = f"{native.dtype.str}{value.shape}"
         else:
             content, kind = _as_json(value, name, key), "json"
-        if name != "label":  # a class id, which is no part of the data
+        if name != "label":  # a class id rather than data
             size += len(content)
         crc = zlib.crc32(f"{name}\0{kind}\0{len(content)}\0".encode(), crc)
         crc = zlib.crc32(content, crc)
@@ -162,7 +143,7 @@ def _as_json(value: Any, name: str, key: str) -> bytes:
 
 
 def _storable(value: Any, name: str, key: str) -> Any:
-    """A value as files hold it: bytes, an array of numbers, or what JSON makes of it."""
+    """Return a value in its form in files: bytes, an array of numbers, or plain JSON."""
     if isinstance(value, _BYTES):
         return bytes(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
@@ -171,7 +152,7 @@ def _storable(value: Any, name: str, key: str) -> Any:
 
 
 def _is_json(value: Any) -> bool:
-    """Whether JSON gives a value back as it is."""
+    """Whether a value survives JSON unchanged."""
     kind = type(value)
     if kind is list:
         return all(map(_is_json, value))
@@ -183,9 +164,9 @@ def _is_json(value: Any) -> bool:
 def _packed(
     fields: Mapping[str, Any], start: int, *, align: int, keep_flags: bool, **about: Any
 ) -> list[Buffer]:
-    """Pack buffers behind `start` bytes, then the header with what else it is `about`, its length.
+    """Return the aligned buffers after `start` bytes, the header with `about`, and its length.
 
-    `keep_flags`: an array that cannot be written to shall be so again.
+    With `keep_flags`, read-only arrays stay read-only.
     """
     buffers: list[Buffer] = []
     header = about if align == 1 else {**about, "align": align}
@@ -204,7 +185,7 @@ def _packed(
 
 
 def _spec(value: Any, buffers: list[Buffer], name: str, keep_flags: bool) -> list[Any]:
-    """Describe a value for the header, and add its bytes to the buffers."""
+    """Return the header's entry for a value, and append its bytes to `buffers`."""
     kind = type(value)
     if _is_json(value):
         return ["json", value]
@@ -229,7 +210,7 @@ def _spec(value: Any, buffers: list[Buffer], name: str, keep_flags: bool) -> lis
 
 
 def _unpacked(view: memoryview, at: int) -> tuple[dict[str, Any], Any]:
-    """The header, and the fields whose buffers begin at `at`."""
+    """Return the header, and the fields whose buffers begin at byte `at`."""
     end = len(view) - _LENGTH.size
     (length,) = _LENGTH.unpack_from(view, end)
     header = parse_json(bytes(view[end - length : end]))
@@ -271,6 +252,6 @@ def _value(spec: list[Any], take: Callable[[int], memoryview]) -> Any:
 
 def _array(dtype: str, shape: list[int], content: memoryview) -> NDArray[Any]:
     kind = np.dtype(dtype)
-    if kind.kind not in _KINDS or min(shape, default=0) < 0:  # NumPy takes Python objects for bytes
+    if kind.kind not in _KINDS or min(shape, default=0) < 0:  # objects would be pointers
         raise ValueError(f"an array of {dtype} {shape} is none that was packed")
     return np.ndarray(shape, kind, buffer=content)

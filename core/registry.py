@@ -1,9 +1,8 @@
-"""The registry: names for components, and the config option that a signature gives.
+"""The registry of components, and the config options made from their signatures.
 
-``@register("sampler", "identity")`` above a class or function is all it takes to add a
-component. In a config it is named by ``_target_: sampler/identity``; its arguments are the
-option's keys, and what the framework knows at run time (`n`, `seed`, `rng`, ...) is injected
-by name and never configured.
+``@register("sampler", "identity")`` above a class or function adds a component. A config selects it
+by ``_target_: sampler/identity``; its arguments are the keys of the option. The framework injects
+run-time values (`n`, `seed`, `rng`, ...) by argument name; a config cannot set them.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ class Group:
     """A kind of component.
 
     Attributes:
-        name: The name given to `register` and standing before the slash in a ``_target_``.
-        option_group: The Hydra group in which its components are options; None for no options.
-        injected: Arguments that are given at run time and may not stand in a config.
-        partial: A registered *function* is the component itself and is called later with the
-            injected arguments; in other groups it is a factory, called once.
+        name: The name for `register`, and the part of a ``_target_`` before the slash.
+        option_group: The Hydra group of the components' options; None for no options.
+        injected: Arguments that the framework sets at run time and a config may not.
+        partial: A registered *function* is the component, and later calls pass the injected
+            arguments. In other groups a function is a factory and is called once.
         what: One line for ``--help``.
     """
 
@@ -93,22 +92,22 @@ class Component:
 
     @property
     def origin(self) -> str:
-        """Tell where it is defined: file, line and qualified name."""
+        """Where the component is defined: file, line and qualified name."""
         try:
             file = inspect.getsourcefile(self.target) or "?"
             line = inspect.getsourcelines(self.target)[1]
-        except (OSError, TypeError):  # defined at a prompt or in a notebook
+        except (OSError, TypeError):  # defined interactively
             return f"{self.target.__module__}.{self.target.__qualname__}"
         return f"{file}:{line} ({self.target.__qualname__})"
 
     @property
     def target_name(self) -> str:
-        """Name it as a config's ``_target_`` does."""
+        """The name of the component in a config's ``_target_``."""
         return f"{self.group}/{self.name}"
 
     @property
     def summary(self) -> str:
-        """Read the first line of the docstring, for ``--help``."""
+        """The first line of the docstring, for ``--help``."""
         return (inspect.getdoc(self.target) or "").split("\n", 1)[0].strip()
 
 
@@ -130,14 +129,13 @@ def register(
         group: One of `GROUPS`.
         name: The option's name, an identifier, unique in its group.
         global_random: The component draws from the global random state of Python, NumPy or
-            torch. It then runs only where a worker owns its process, with these states
-            seeded for every position.
-        capabilities: Of a model: tells of its arguments, by name, before it is made; see
+            torch. It runs only in worker processes, which seed these states for every position.
+        capabilities: For a model: a function from its arguments to a
             `core.contracts.ModelCapabilities`.
 
     Raises:
-        ValueError: The group is unknown, the name is no identifier, a default cannot stand in
-            a config, or the name is taken; the message names both places.
+        ValueError: The group is unknown, the name is taken or not an identifier, or a config
+            cannot hold a default.
     """
     if group not in GROUPS:
         raise ValueError(f"register: no group named {group!r}; groups: {', '.join(sorted(GROUPS))}")
@@ -147,10 +145,9 @@ def register(
     def add(target: T) -> T:
         component = Component(group, name, target, global_random, capabilities)
         if GROUPS[group].option_group is not None:
-            option_node(component)  # refused here, where its own line is in the traceback
+            option_node(component)  # fail here, with the component in the traceback
         known = _components.get(component.target_name)
-        # A module that is loaded again (a reload, a notebook cell run twice) registers the same
-        # thing: that replaces it. Anything else is two things of one name.
+        # A reloaded module or a repeated notebook cell replaces its own component.
         if known is not None and _identity(known.target) != _identity(target):
             raise ValueError(
                 f"register: {component.target_name} is taken: {known.origin} and "
@@ -163,15 +160,15 @@ def register(
 
 
 def checks(*targets: str, needs: Iterable[str] = ()) -> Callable[[Rule], Rule]:
-    """Run a function on each config that names one of the targets.
+    """Register a function that validates each config with one of the targets.
 
     The function takes the whole config and yields a `Problem` for each mistake. It runs before
-    anything is built, so it imports no library. For a source of a mix, ``dataset`` and ``sampler``
-    of the config are those of the source.
+    the build, so it may not import libraries. For a source of a mix, the config has the
+    ``dataset`` and ``sampler`` of the source.
 
     Args:
         targets: Each a ``group/name``, a group, or the dotted path of a library class.
-        needs: Keys that the function relies on. It does not run if one of them is wrong.
+        needs: Keys that the function relies on; it is skipped if one of them is invalid.
     """
 
     def add(rule: Rule) -> Rule:
@@ -182,7 +179,7 @@ def checks(*targets: str, needs: Iterable[str] = ()) -> Callable[[Rule], Rule]:
 
 
 def checks_of(named: Collection[str]) -> Iterator[tuple[Rule, tuple[str, ...]]]:
-    """Yield the checks for any of the given targets, each with the keys that it needs."""
+    """Yield the checks for any of the given targets, each with its needed keys."""
     names = {*named, *(target.partition("/")[0] for target in named)}
     for rule, targets, needs in _checks.values():
         if not targets.isdisjoint(names):
@@ -198,13 +195,9 @@ def value_at(config: Mapping[str, Any], key: str) -> Any:
 
 
 def model_capabilities(node: Mapping[str, Any]) -> ModelCapabilities:
-    """Return what the arguments of a model say about it.
+    """Return the capabilities of a model from its config node.
 
-    Args:
-        node: The config of the model.
-
-    Raises:
-        ValueError: The arguments are wrong, or a library is missing.
+    Raise ValueError if an argument is invalid or a library is missing.
     """
     component = find(str(node.get("_target_")))
     if component is None or component.capabilities is None:
@@ -219,7 +212,7 @@ def _identity(target: Callable[..., Any]) -> tuple[str, str]:
 
 
 def find(target_name: str) -> Component | None:
-    """Find the component that a ``_target_`` of the form ``group/name`` names, or None."""
+    """Return the component for a ``_target_`` such as ``group/name``, or None."""
     return _components.get(target_name)
 
 
@@ -231,7 +224,7 @@ def components(group: str | None = None) -> Iterator[Component]:
 
 
 def name_of(made: Any) -> str:
-    """Write ``group/name (Class)`` for what a component made, or its class or function alone."""
+    """Return ``group/name (Class)`` for a component's result, or only its class or function."""
     target = made.func if isinstance(made, functools.partial) else made
     own = target if inspect.isroutine(target) else type(target)
     names = [c.target_name for c in components() if c.target is own]
@@ -239,19 +232,16 @@ def name_of(made: Any) -> str:
 
 
 def parameters(target: Callable[..., Any], injected: frozenset[str]) -> list[inspect.Parameter]:
-    """List the parameters that a config may give: named ones that are not injected."""
+    """Return the named parameters that are not injected, so that a config may set them."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     signature = inspect.signature(target)
     return [p for p in signature.parameters.values() if p.kind in named and p.name not in injected]
 
 
 def option_node(component: Component) -> dict[str, Any]:
-    """Make the config option that a component's signature gives.
+    """Return the config option for a component's signature; required arguments are ``???``.
 
-    Defaults become plain values, required arguments become ``???``.
-
-    Raises:
-        ValueError: A default cannot stand in a config.
+    Raise ValueError for a default that a config cannot hold.
     """
     node: dict[str, Any] = {"_target_": component.target_name}
     for parameter in parameters(component.target, GROUPS[component.group].injected):
@@ -264,7 +254,6 @@ def option_node(component: Component) -> dict[str, Any]:
 
 
 def _plain(value: Any, where: str) -> Any:
-    """Write a default as YAML would write it."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value.name if isinstance(value, Enum) else value
     if isinstance(value, Enum):

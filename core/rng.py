@@ -1,7 +1,7 @@
-"""Randomness keyed by (seed, epoch, position): the same draws whoever makes them, and when.
+"""Random draws keyed by (seed, epoch, position), equal in every process and in every order.
 
-Philox is counter-based (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011):
-its state is a key and a counter, so the stream of any position is reached by setting them.
+Philox is counter-based (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3", SC 2011).
+Its state is a key and a counter, so setting them starts the stream of any position.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _MASK64 = (1 << 64) - 1
 
 
 class Stream(IntEnum):
-    """What a draw is for. Two purposes never share a stream."""
+    """The purpose of a draw; purposes never share a stream."""
 
     AUGMENT = 0
     REPLACE = 1
@@ -33,10 +33,10 @@ class Stream(IntEnum):
 
 
 class KeyedRng:
-    """One generator that is set to the stream of a position, again and again.
+    """A generator that can be set to the stream of any position.
 
-    Making a NumPy generator costs some 15 µs, setting the state of one about 2 µs. The
-    generator returned by `at` is valid until the next call of `at`; it belongs to one thread.
+    Setting the state of a NumPy generator takes 2 µs, making one 15 µs. Each call of `at`
+    invalidates the generator that the previous call returned. Use one object for each thread.
     """
 
     __slots__ = ("_bits", "_counter", "_key", "_state", "generator")
@@ -63,18 +63,10 @@ class KeyedRng:
         stream: Stream = Stream.AUGMENT,
         attempt: int = 0,
     ) -> np.random.Generator:
-        """The generator, set to the start of a stream of its own.
-
-        Args:
-            seed: The run's seed, 0 .. 2^64 - 1.
-            epoch: The epoch, counted from 0.
-            position: The position in the epoch.
-            stream: What the draws are for.
-            attempt: Number of the try, for what is drawn again.
-        """
+        """Return the generator, set to the start of a stream; `attempt` numbers repeated draws."""
         self._key[0] = seed & _MASK64
         self._key[1] = epoch
-        # The first word counts the blocks drawn: 2^64 of them before two streams would meet.
+        # The first word counts drawn blocks, so streams overlap only after 2^64 blocks.
         self._counter[1] = position
         self._counter[2] = stream
         self._counter[3] = attempt
@@ -83,91 +75,64 @@ class KeyedRng:
 
 
 class PythonRandom(random.Random):
-    """A `random.Random` whose every draw comes from a NumPy generator.
-
-    It carries no state of its own, so setting the generator sets it too.
-    """
+    """A stateless `random.Random` that draws everything from a NumPy generator."""
 
     def __init__(self, generator: np.random.Generator) -> None:
         self._generator = generator
-        # The generator's own method, without a call between: stacks draw half a dozen a sample.
+        # Bind the generator's method directly, since stacks draw several times for each sample.
         self.random = generator.random  # type: ignore[method-assign]
         super().__init__()
 
     def getrandbits(self, k: int, /) -> int:
-        """An integer of `k` random bits."""
+        """Return an integer of `k` random bits."""
         if k < 0:
             raise ValueError("number of bits must be non-negative")
         n_bytes = (k + 7) // 8
         return int.from_bytes(self._generator.bytes(n_bytes), "little") >> (n_bytes * 8 - k)
 
     def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
-        """A normal draw; the one inherited keeps every second draw for the next call."""
+        """Return a normal draw; the inherited method would cache every second one."""
         return mu + sigma * float(self._generator.standard_normal())
 
     def seed(self, *args: Any, **kwargs: Any) -> None:
-        """Does nothing: there is no state here to seed."""
+        """Do nothing: the object is stateless."""
 
 
 def philox_words(seed: int, epoch: int, start: int, stop: int, stream: Stream) -> np.ndarray:
-    """Four random words for every position of a range, in O(stop - start).
+    """Return four random words for each position in ``start .. stop - 1``, uint64 [n, 4].
 
-    Args:
-        seed: The run's seed.
-        epoch: The epoch.
-        start: First position.
-        stop: One past the last position.
-        stream: What the words are for.
-
-    Returns:
-        uint64 [stop - start, 4]. Row i is a function of (seed, epoch, start + i, stream) alone.
+    Row i depends only on (seed, epoch, start + i, stream).
     """
     bits = np.random.Philox(
         key=np.array([seed & _MASK64, epoch], np.uint64),
-        # NumPy's Philox adds one to the counter before each block, so this starts at `start`;
-        # the position is the running word here, and the other words keep the streams apart.
+        # The position is the first word, which counts blocks. The other words separate streams.
         counter=np.array([start, 0, int(stream) | 1 << 32, 0], np.uint64),
     )
     return bits.random_raw((stop - start) * 4).reshape(-1, 4)
 
 
 def batch_key(seed: int, step: str) -> int:
-    """The key of a step that draws for whole batches; steps of other names share nothing.
-
-    Args:
-        seed: The run's seed.
-        step: The name of the step.
-
-    Returns:
-        A number in -2^63 .. 2^63 - 1, for `words_at`.
-    """
+    """Return the key of a step for `words_at`; steps of different names draw independently."""
     text = f"{seed & _MASK64} {int(Stream.DEVICE)} {step}".encode()
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
 
 
 def words_at(key: int, epochs: Any, positions: Any) -> Any:
-    """One random word for each row of a batch, of whatever positions, where the batch is.
+    """Return one random word for each row of a batch, int64 [n], on the device of its arrays.
 
     SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
-    2014), which can be entered anywhere: the word of a position is that far into the sequence
-    that key and epoch start. In 20 calls on whole arrays, where Philox takes some 70; the same
-    arithmetic, and so the same words, in NumPy and in torch on any device.
+    2014) allows random access: key and epoch start a sequence, and the position is the offset in
+    it. NumPy and torch give equal words on every device, in 20 array operations; Philox takes 70.
 
-    Args:
-        key: What `batch_key` gave.
-        epochs: int64 [n], a NumPy array or a torch tensor.
-        positions: int64 [n], another of the same kind.
-
-    Returns:
-        int64 [n] of the same kind, all 64 bits random.
+    `key` is from `batch_key`. `epochs` and `positions` are int64 [n], of NumPy or torch.
     """
     starts = _mixed(key + epochs * _GOLDEN)
     return _mixed(starts + positions * _GOLDEN)
 
 
 def _mixed(word: Any) -> Any:
-    """The output function of SplitMix64 (variant 13 of Stafford's), on wrapping int64."""
-    if isinstance(word, np.ndarray):  # has shifts without a sign, and works in place
+    """Apply the output function of SplitMix64 (variant 13 of Stafford's) to wrapping int64."""
+    if isinstance(word, np.ndarray):  # NumPy has unsigned shifts; work in place
         unsigned = word.view(np.uint64)
         for unsigned_shift, unsigned_factor in _UNSIGNED_MIX:
             unsigned ^= unsigned >> unsigned_shift
@@ -186,13 +151,10 @@ _LAST_SHIFT = np.uint64(31)
 
 
 class GlobalStates:
-    """Global random states, seeded, that stand in for the process's while a block runs.
+    """Replaces the global random states by states seeded with `seed` (63 bits) in a ``with`` block.
 
-    Entered again, they go on where they were. Other threads see them meanwhile, so this is for
-    processes in which one thread works.
-
-    Args:
-        seed: 0 .. 2^63 - 1.
+    The next block continues where the previous one ended. All threads see the states, so use this
+    only in a process with one working thread.
     """
 
     def __init__(self, seed: int) -> None:
@@ -218,7 +180,7 @@ class GlobalStates:
 
     @property
     def untouched(self) -> bool:
-        """Whether nobody drew: they are still as the seed makes them."""
+        """Whether the blocks drew nothing."""
         fresh = GlobalStates(self._seed)
         with fresh:
             pass
@@ -247,25 +209,18 @@ def _set_states(states: tuple[Any, ...]) -> None:
 
 
 SMALL = 65_536
-"""Up to this many positions the permutation is an argsort of random keys."""
+"""Up to this length `permute` sorts random keys."""
 
 _ROUNDS = 10
-"""Rounds of the Feistel network; four of them are visibly not random."""
+"""Rounds of the Feistel network; four rounds are visibly not random."""
 
 
 def permute(
     positions: NDArray[np.int64], *, length: int, seed: int, epoch: int
 ) -> NDArray[np.int64]:
-    """Images of `positions` under the permutation of ``0 .. length - 1`` keyed by seed and epoch.
+    """Map `positions` by the permutation of ``0 .. length - 1`` keyed by seed and epoch.
 
-    Args:
-        positions: int64 [n], each in ``0 .. length - 1``.
-        length: Size of the permuted set, up to 2^62.
-        seed: The run's seed.
-        epoch: The epoch; every epoch has a permutation of its own.
-
-    Returns:
-        int64 [n].
+    Takes and returns int64 [n]; `length` is at most 2^62.
     """
     if length <= SMALL:
         return _small_order(length, seed, epoch)[positions]
@@ -286,9 +241,9 @@ def _round_keys(seed: int, epoch: int) -> NDArray[np.uint64]:
 
 
 def _walk(x: NDArray[np.uint64], length: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Apply the network until every value lies in ``0 .. length - 1`` (cycle walking)."""
-    # A grid of rows x columns holds `length` cells and fewer than one row more, so hardly a
-    # value has to walk; a domain of 2^k would send up to half of them round again.
+    """Apply the network until every value is in ``0 .. length - 1`` (cycle walking)."""
+    # The grid of rows x columns exceeds `length` by less than one row, so few values walk.
+    # In a domain of 2^k, up to half of the values would.
     rows = isqrt(length - 1) + 1
     columns = -(-length // rows)
     x = _feistel(x, rows, columns, keys)
@@ -302,7 +257,7 @@ def _walk(x: NDArray[np.uint64], length: int, keys: NDArray[np.uint64]) -> NDArr
 def _feistel(
     x: NDArray[np.uint64], rows: int, columns: int, keys: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """Generalised Feistel network over a grid.
+    """Apply a generalised Feistel network over a grid.
 
     Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002, section 5.
     """
@@ -316,7 +271,7 @@ def _feistel(
 
 
 def _mix(x: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
-    """Keyed 64-bit mixing: the finalizer of SplitMix64 (Steele et al., OOPSLA 2014)."""
+    """Mix 64-bit words with a key by the finalizer of SplitMix64 (Steele et al., OOPSLA 2014)."""
     x = (x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) ^ key
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

@@ -1,4 +1,4 @@
-"""The data that flows: records from a storage, samples, bad ones, and batches."""
+"""The data types between the stages: records, samples, bad records and batches."""
 
 from __future__ import annotations
 
@@ -20,63 +20,61 @@ Sample = dict[str, Any]
 ==============  ==================================================================
 ``image``       uint8 [H, W, C], RGB, 0..255
 ``label``       int, the class id
-``labels``      float32 [C], 1 or 0 for each class, NaN where that is not known
-``values``      float32 [K], what was measured, NaN where that is not known
+``labels``      float32 [C], 1 or 0 for each class, NaN if unknown
+``values``      float32 [K], measured values, NaN if unknown
 ``mask``        integer [H, W], class ids
 ``boxes``       float32 [N, 4], xyxy, pixels
 ``box_labels``  int64 [N]
-``box_masks``   uint8 [N, H, W], 1 where the box's object is
+``box_masks``   uint8 [N, H, W], 1 on the object of the box
 ``keypoints``   float32 [K, 3], x, y in pixels and visibility 0, 1 or 2
 ``tokens``      int64 [T]
 ``features``    float32 [F]
-``array``       any axes and dtype: audio, volumes, spectra
+``array``       any shape and dtype: audio, volumes, spectra
 ``index``       int, the record in this split
 ``key``         str, the record's name in its storage
 ``position``    int, the position in the epoch
-``source``      int, the number of the source, where several are mixed
-``file_size``   int64 [2], height and width of the file's image, where `predict` asks
-``to_image``    float64 [2, 3], affine map of x, y of the file to ``image``, where `predict` asks
+``source``      int, the number of the source in a mix
+``file_size``   int64 [2], height and width of the file's image, for `predict`
+``to_image``    float64 [2, 3], affine map of x, y from file to ``image``, for `predict`
 ==============  ==================================================================
 
-``index``, ``key`` and ``position`` are always there; of the rest, what the data has. Fields
-of other names may be dicts and lists in turn, which ``collate=nested`` puts together.
+Every sample has ``index``, ``key`` and ``position``; other fields depend on the data. Fields of
+other names may be nested dicts and lists, which ``collate=nested`` merges.
 """
 
 STATED_SIZE = "stated_size"
-"""Field of a record, int32 [2]: width and height of the image that label files state; 0: unknown.
+"""Record field, int32 [2]: image width and height according to label files; 0 if unknown.
 
-The decoder compares it with the image and takes it away.
+The decoder compares the field with the image and removes it.
 """
 
 CUT_TOKENS = "token_crop.cut_tokens"
-"""Field of a sample that a transform has shortened: number of elements that were cut, int.
+"""Sample field: the number of elements that a transform cut off, int.
 
-The loader removes the field before collating, and counts it.
+The loader counts and removes the field before collating.
 """
 
 Batch = dict[str, Any]
 """One delivered batch: a dict of tensors whose first axis is the batch.
 
-``image`` stays uint8 [B, H, W, C] until it is on the device. ``index``, ``position`` and
-``epoch`` are int64 [B]; position and epoch together are a row's identity, from which whatever
-is drawn for it follows. ``valid`` is bool [B] (False: padding, to be left out of loss and
-metrics), and ``key`` is a `Keys`, read as a list of B strings. A collate may leave
-other fields as lists.
+``image`` stays uint8 [B, H, W, C] until it is on the device. ``index``, ``position`` and ``epoch``
+are int64 [B]; all random draws for a row follow from its epoch and position. ``valid`` is
+bool [B]; loss and metrics skip rows with False, which are padding. ``key`` is a `Keys`, read as a
+list of B strings. A collate may leave other fields as lists.
 
-Where images are mixed on the device (mixup, cutmix), ``label_other`` int64 [B] is the class of
-what was mixed in and ``label_weight`` float32 [B] the share of ``label``, 1 for rows that were
-left alone. ``label`` stays what the record says; ``labels`` and ``values``
-are blended themselves.
+Mixing on the device (mixup, cutmix) adds ``label_other``, int64 [B], the class of the mixed-in
+image, and ``label_weight``, float32 [B], the share of ``label``, 1 for unmixed rows. ``label``
+stays unchanged, while ``labels`` and ``values`` are blended.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One record of a storage, not decoded.
+    """One undecoded record of a storage.
 
     Attributes:
-        index: The index that was asked for.
-        key: The record's name: unique in its storage and stable over copies of the data.
+        index: The requested index.
+        key: The record's name: unique in its storage and equal in copies of the data.
         fields: Encoded or raw values by sample key, such as ``{"image": b"...", "label": 3}``.
     """
 
@@ -87,11 +85,11 @@ class Record:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TextColumn:
-    """The texts of many records in one field, of which many are the same.
+    """The texts of many records in one field, without duplicates.
 
     Attributes:
-        texts: Different ones, objects [T], the last of them None.
-        places: Where each record's stands among them, integer [n]; -1: it is None.
+        texts: The distinct texts, objects [T]; the last one is None.
+        places: Index of each record's text in `texts`, integer [n]; -1 for None.
     """
 
     texts: NDArray[np.object_]
@@ -101,37 +99,33 @@ class TextColumn:
         return len(self.places)
 
     def tolist(self) -> list[str | None]:
-        """The text of each record."""
+        """Return the text of each record."""
         found: list[str | None] = self.texts[self.places].tolist()
         return found
 
 
 MAX_RECORD_BYTES = 1 << 30
-"""What a record may take, unless ``dataset.max_record_bytes`` says otherwise."""
+"""Default of ``dataset.max_record_bytes``."""
 
 
 def too_large(size_bytes: int, max_bytes: int) -> str:
-    """Say that a record has more bytes than it may."""
+    """Return the message for a record above the size limit."""
     return (
         f"has {size_bytes:,} bytes, more than dataset.max_record_bytes={max_bytes} allows; leave "
         f"it out, or set dataset.max_record_bytes={size_bytes}"
     )
 
 
-# What compresses better, and takes more memory than a record may, is no data of anybody's: images
-# do not compress at all, tables and texts 2 to 10 times.
+# Real data compresses less: images not at all, tables and texts by a factor of 2 to 10.
 _MOST_INFLATED = 16
 _HARMLESS_BYTES = 1 << 26
 
 
 def inflated_too_large(size_bytes: int, stored_bytes: int, max_bytes: int) -> str | None:
-    """Say that what is read as a whole takes absurdly much once decompressed; None: it does not.
+    """Return a message for data that decompresses to an implausible size, else None.
 
-    Args:
-        size_bytes: What it takes in memory, as its metadata says.
-        stored_bytes: What it takes in the file.
-        max_bytes: What a record may take; many honest ones together may take more, and little
-            memory does no harm.
+    `size_bytes` is the size in memory and `stored_bytes` the size in the file. Small data, and
+    data that is compressed by a plausible factor, may exceed `max_bytes`.
     """
     if size_bytes <= max(max_bytes, _HARMLESS_BYTES, _MOST_INFLATED * stored_bytes):
         return None
@@ -140,14 +134,10 @@ def inflated_too_large(size_bytes: int, stored_bytes: int, max_bytes: int) -> st
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A record that cannot be read; its neighbours in the same read are not affected.
+    """A record that cannot be read; other records of the same read are unaffected.
 
-    Attributes:
-        index: The index that was asked for.
-        key: The record's name in its storage.
-        cause: One line that says what is wrong.
-        ends_shard: It is damage that ends a shard of a stream: with it all records behind it are
-            lost, of whichever split they were.
+    `index` is the requested index, and `cause` is one line. With `ends_shard`, the damage ends a
+    shard of a stream: all later records of the shard are lost, in every split.
     """
 
     index: int
@@ -162,14 +152,10 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BadSample:
-    """A sample that cannot be had, and all that is needed to find it again.
+    """A sample that cannot be made, with the information to find its record.
 
-    Attributes:
-        index: The record in this split.
-        key: The record's name in its storage.
-        position: The position in the epoch that asked for it.
-        cause: One line that says what is wrong.
-        storage: Name and place of the storage, such as ``image_folder /data/train``.
+    `index` is the record in this split, `position` the position in the epoch, `cause` one line, and
+    `storage` the name and path of the storage, such as ``image_folder /data/train``.
     """
 
     index: int
@@ -183,19 +169,15 @@ class BadSample:
 
 
 class Keys:
-    """The keys of a batch, read as a list of strings; ``list(keys)`` is one.
+    """The keys of a batch, read as a list of strings; ``list(keys)`` returns a list.
 
-    Training loops hardly look at them. Where records have numbers for names, as rows of tables
-    and of arrays do, making the strings of a small batch takes a fifth of its time: each costs
-    0.1 µs to make and to free, with the interpreter's lock held, and more on the way from a worker
-    process.
-
-    It is no `Sequence` by inheritance: libraries that rebuild those of a batch item by item, to
-    move them to a device, leave it as it is.
+    Training loops rarely read keys. Formatting the numeric keys of tables and arrays early takes a
+    fifth of the time of a small batch. Not a `Sequence`: libraries that move batches to a device
+    rebuild sequences item by item.
 
     Args:
-        values: The strings; with a pattern the numbers that they are made of, int64 [n].
-        pattern: What `str.format` makes a key of, such as ``{}`` or ``row{:08}``.
+        values: The strings, or with `pattern` their numbers, int64 [n].
+        pattern: A `str.format` pattern for one number, such as ``{}`` or ``row{:08}``.
     """
 
     __slots__ = ("_pattern", "_values")
@@ -222,7 +204,7 @@ class Keys:
         values: Any = self._values
         if self._pattern is None:
             return iter(values)
-        show = str if self._pattern == "{}" else self._pattern.format  # plain ones need no format
+        show = str if self._pattern == "{}" else self._pattern.format  # str is faster than format
         return map(show, values.tolist())
 
     def __eq__(self, other: Any) -> bool:
@@ -241,26 +223,24 @@ class Keys:
 
 
 Box = tuple[int, int, int, int]
-"""x_min, y_min, x_max, y_max in pixels; the last two are outside."""
+"""x_min, y_min, x_max, y_max in pixels; the maxima are exclusive."""
 
 Part = tuple["Image", int, int]
-"""Pixels, and the column and row of the image at which they begin."""
+"""Pixels, and the image column and row of the first pixel."""
 _FACTORS = (8, 4, 2)
 
 
 @dataclass(slots=True)
 class PendingImage:
-    """Stand in a sample for an image that is decoded where its crop is known.
+    """An image in a sample that is decoded once its crop is known.
 
     Attributes:
         shape: Height, width and channels of the whole image.
-        decode: Decodes the part that a box needs, or everything for None: the pixels,
-            uint8 [H, W, C], and the column and row at which they begin. Raises RecordError for
-            damage.
-        reduce: Decodes what a box needs, or everything for None, with both sides smaller by a
-            factor of 2, 4 or 8, rounded up; returns like `decode`, in smaller pixels. None where
-            pixels are not to be changed.
-        seconds: How long decoding took so far.
+        decode: Decodes the pixels of a box, or all for None. Returns uint8 [H, W, C] and the column
+            and row of the first pixel; raises RecordError for damage.
+        reduce: Like `decode`, with both sides smaller by a factor of 2, 4 or 8, rounded up. None if
+            the pixels must stay unchanged.
+        seconds: Time spent decoding so far.
     """
 
     shape: tuple[int, int, int]
@@ -269,27 +249,21 @@ class PendingImage:
     seconds: float = 0.0
 
     def whole(self) -> Image:
-        """Decode all pixels, uint8 [H, W, C].
-
-        Raises:
-            RecordError: The image is damaged.
-        """
+        """Decode all pixels, uint8 [H, W, C]; raise RecordError for a damaged image."""
         return self.around(None)[0]
 
     def around(self, box: Box | None, factor: int = 1) -> Part:
-        """Decode the pixels of a box, and as many others as it is easier to decode than to leave.
+        """Decode the pixels of a box, and neighbours that are cheaper to decode than to skip.
 
-        Args:
-            box: A box within the image, in its own pixels; None for all of it.
-            factor: What `factor_for` gave: the pixels are those of the image with both sides
-                smaller by so much, rounded up.
+        `box` is in full-size pixels; None is the whole image. `factor`, from `factor_for`, reduces
+        both sides, rounded up.
 
         Returns:
-            uint8 [h, w, C], which may be a view of the record's own array and is only read, and
-            the column and row of the whole image, or of the smaller one, at which they begin.
+            uint8 [h, w, C], read-only, maybe a view of the record's array; and the column and row
+            of its first pixel in the reduced image.
 
         Raises:
-            RecordError: What had to be decoded is damaged.
+            RecordError: The decoded data is damaged.
         """
         start = time.perf_counter()
         try:
@@ -301,16 +275,10 @@ class PendingImage:
             self.seconds += time.perf_counter() - start
 
     def factor_for(self, box: Box, size: tuple[int, int]) -> int:
-        """Find how much smaller a box may be decoded that is resized at once.
+        """Return the factor, 1, 2, 4 or 8, by which to reduce a box that is resized to `size`.
 
-        Both sides stay as long as those of `size`: pixels are left out, and none are made up.
-
-        Args:
-            box: A box within the image.
-            size: Height and width that it is resized to.
-
-        Returns:
-            2, 4 or 8; 1 if it is too small for that, and where pixels are not to be changed.
+        The reduced sides stay at least as long as `size`, height and width, so the resize never
+        upsamples. The factor is 1 if the pixels must stay unchanged.
         """
         if self.reduce is None:
             return 1
@@ -318,19 +286,13 @@ class PendingImage:
         return next((factor for factor in _FACTORS if factor <= fits), 1)
 
     def crop(self, box: Box, size: tuple[int, int] | None = None) -> tuple[Image, Box]:
-        """Decode a box, as small as `factor_for` allows if it is resized at once.
-
-        Edges of the box go to the nearest of the smaller pixels.
-
-        Args:
-            box: A box within the image.
-            size: Height and width that it is resized to, if it is.
+        """Decode a box, reduced by `factor_for` if it is then resized to `size`, height and width.
 
         Returns:
-            uint8 [h, w, C], which is only read, and the box in the pixels of it.
+            uint8 [h, w, C], read-only, and the box in its pixels, edges rounded.
 
         Raises:
-            RecordError: What had to be decoded is damaged.
+            RecordError: The decoded data is damaged.
         """
         factor = 1 if size is None else self.factor_for(box, size)
         pixels, left, top = self.around(box, factor)
@@ -340,19 +302,19 @@ class PendingImage:
 
 
 def smaller_box(box: Box, factor: int) -> Box:
-    """Place a box in the pixels of the image made smaller, edges rounded."""
+    """Return the box in the pixels of the reduced image, edges rounded."""
     x_min, y_min, x_max, y_max = ((2 * edge + factor) // (2 * factor) for edge in box)
     return x_min, y_min, x_max, y_max
 
 
 @dataclass(slots=True)
 class DrawnImage:
-    """An augmented image of which every draw is made, and the pixels are not.
+    """An augmented image whose random draws are made and whose pixels are pending.
 
     Attributes:
-        source: The image that it is made of.
-        fill: Decodes and changes it: given an array of its shape, uint8 [H, W, C], it may write
-            there, and returns what it wrote to. Raises RecordError like its source.
+        source: The original image.
+        fill: Decodes and augments the image. Given an array of its shape, uint8 [H, W, C], it may
+            write there; it returns the array with the result. Raises RecordError.
     """
 
     source: PendingImage
@@ -360,12 +322,7 @@ class DrawnImage:
 
 
 def on_pixels(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
-    """Apply a batch transform; where it fails and images are files, say so instead.
-
-    Raises:
-        ValueError: The images are bytes.
-        Exception: Whatever else the transform raises.
-    """
+    """Apply a batch transform; raise a clear ValueError if it fails because images are bytes."""
     try:
         return transform(batch)
     except (TypeError, AttributeError):
@@ -374,11 +331,7 @@ def on_pixels(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
 
 
 def require_pixels(image: Any) -> None:
-    """Refuse the bytes of a file, or a batch's list of them, in the place of pixels.
-
-    Raises:
-        ValueError: These are bytes.
-    """
+    """Raise ValueError if an image is the bytes of a file, or a batch is a list of such bytes."""
     one = image[0] if isinstance(image, list) and image else image
     if isinstance(one, bytes | bytearray | memoryview):
         raise ValueError(

@@ -1,11 +1,10 @@
-"""Memory that the processes of a loader read and write, with nothing to clean up.
+"""Shared memory of a loader's processes, without any cleanup.
 
-It lives in a memfd: anonymous memory of the kernel behind a file descriptor. It has no name, so
-nothing is left behind whatever kills us; it is no part of /dev/shm, which containers keep small.
-Pages take memory when they are first written. A forked process has the descriptor; any other
-reopens it by the maker's entry in /proc, so a plain pickle will do, for as long as the process that
-made it lives. Where there is no memfd (it is no Linux), a temporary file takes its place and is
-removed at exit.
+The memory is a memfd, anonymous memory behind a file descriptor. Killed processes leave nothing
+behind, and the small /dev/shm of containers does not matter. Pages are allocated on first write.
+Forked processes inherit the descriptor. Other processes reopen it through the creator's entry in
+/proc, so a plain pickle works while the creator lives. Systems other than Linux use a temporary
+file, removed at exit.
 """
 
 from __future__ import annotations
@@ -28,15 +27,15 @@ _opening = ThreadLock()
 
 
 class SharedArea:
-    """A piece of memory; it pickles as where it is, never as what it holds.
+    """A piece of shared memory that pickles as its address, without its content.
 
-    A process has one object for an area, however often it is unpickled there.
+    Each process has one object for an area, even if it unpickles the area several times.
 
     Args:
-        size_bytes: Its size, all zeros at first.
+        size_bytes: Size of the area, initially zeros.
 
     Attributes:
-        descriptor: The file behind it.
+        descriptor: The file descriptor.
         memory: uint8 [size_bytes].
     """
 
@@ -61,17 +60,13 @@ class SharedArea:
         _areas[self._place] = self
 
     def words(self, at: int, count: int) -> memoryview:
-        """int64 [count] at byte `at`, a multiple of 8; each is loaded and stored as a whole."""
+        """Return int64 [count] at byte `at`, a multiple of 8; loads and stores are atomic."""
         return memoryview(self._mmap)[at : at + 8 * count].cast("q")
 
     def write(self, parts: Sequence[bytes | memoryview], at: int) -> None:
-        """Write parts one behind the other.
+        """Write parts one after another; raise OSError, maybe after some parts, if memory runs out.
 
-        The file takes this better than stores to where it is mapped, each page of which would be
-        asked for and zeroed first.
-
-        Raises:
-            OSError: The system has no memory left; some of it may be written.
+        Writing to the file is faster than storing to the map, which faults and zeroes each page.
         """
         done = os.pwritev(self.descriptor, parts, at) if len(parts) <= _MOST_PARTS else 0
         rest = memoryview(b"")
@@ -110,5 +105,5 @@ def _reopened(path: str, place: tuple[int, int], size_bytes: int) -> SharedArea:
 
 
 def _remove(path: str, maker: int) -> None:
-    if os.getpid() == maker:  # not in a process that was forked from it
+    if os.getpid() == maker:  # not in a fork
         os.unlink(path)

@@ -1,4 +1,4 @@
-"""How long the stages of a batch took, and what caches and servers had to do with it."""
+"""Durations of the stages of a batch, and counts of cache and server accesses."""
 
 from __future__ import annotations
 
@@ -12,16 +12,9 @@ _COUNTS = ("hits", "misses", "damaged", "requests", "fetched_bytes")
 
 
 class CountedRecords(list[Any]):
-    """Records that were read through a cache, or from a server.
+    """Records from a cache or server, with the counts of `StageTimes` for this read.
 
-    Args:
-        records: The records.
-        hits: How many of them the cache had.
-        misses: How many it had not.
-        damaged: How many of those it dropped because they were damaged.
-        requests: How often a server was asked for them.
-        fetched_bytes: What came from it.
-        decode_s: Seconds that the cache decoded what it keeps.
+    `decode_s` is the time in which the cache decoded records, in seconds.
     """
 
     def __init__(
@@ -42,7 +35,7 @@ class CountedRecords(list[Any]):
 
     @classmethod
     def of(cls, records: list[Any], read: Iterable[Sequence[Any]]) -> list[Any]:
-        """Give `records`, made of what was `read`, the counts of that, if it has any."""
+        """Return `records` with the summed counts of the reads that they come from, if any."""
         counted = [each for each in read if isinstance(each, cls)]
         if not counted:
             return records
@@ -52,18 +45,13 @@ class CountedRecords(list[Any]):
 
 @dataclass(slots=True)
 class Traffic:
-    """What a thread asked servers for.
-
-    Attributes:
-        requests: Reads and listings.
-        size_bytes: Bytes that came.
-    """
+    """Requests of a thread to servers, reads and listings, and the bytes received."""
 
     requests: int = 0
     size_bytes: int = 0
 
     def add(self, other: Traffic) -> None:
-        """Add what another thread asked for in place of this one."""
+        """Add the requests that another thread made for this one."""
         self.requests += other.requests
         self.size_bytes += other.size_bytes
 
@@ -77,13 +65,13 @@ _local = _Local()
 
 
 def traffic() -> Traffic:
-    """Count what this thread has asked for since it began."""
+    """Return this thread's traffic since its start."""
     return _local.traffic
 
 
 @contextmanager
 def counted() -> Iterator[Traffic]:
-    """Count what this thread asks for in the block, which is known at its end."""
+    """Yield the traffic of this thread in the block, filled in at its end."""
     mine, asked = traffic(), Traffic()
     requests, size_bytes = mine.requests, mine.size_bytes
     try:
@@ -95,18 +83,18 @@ def counted() -> Iterator[Traffic]:
 
 @dataclass(slots=True)
 class StageTimes:
-    """Seconds of the stages, in the thread that computed them, summed over samples.
+    """Seconds in each stage, in the computing thread, summed over samples.
 
     Attributes:
         read: Reading records from the storage.
-        decode: Bytes to arrays, also where that waits for the crop to be drawn.
-        transform: The augmentation, without the decoding that it waits for.
-        collate: Samples to a batch.
-        hits: Records that a cache had.
-        misses: Records that it had not; 0, like `hits`, without one.
-        damaged: Entries of a cache that were damaged, and dropped.
-        requests: Questions to servers, where data lies behind a URL.
-        fetched_bytes: What came from them.
+        decode: Decoding, also of images that waited for the draw of their crop.
+        transform: Augmentation, without deferred decoding.
+        collate: Merging samples into a batch.
+        hits: Number of cache hits.
+        misses: Number of cache misses; 0 without a cache.
+        damaged: Number of damaged cache entries, which were dropped.
+        requests: Number of requests to servers, for data at a URL.
+        fetched_bytes: Bytes from servers.
     """
 
     read: float = 0.0
@@ -120,7 +108,7 @@ class StageTimes:
     fetched_bytes: int = 0
 
     def count(self, records: Sequence[Any] | None) -> None:
-        """Add what was counted of records whose reading has been added as a whole."""
+        """Add the counts of records, and move the cache's decoding from `read` to `decode`."""
         if isinstance(records, CountedRecords):
             self.read -= records.decode_s
             self.decode += records.decode_s
@@ -128,7 +116,7 @@ class StageTimes:
                 setattr(self, name, getattr(self, name) + getattr(records, name))
 
     def ask(self, asked: Traffic) -> None:
-        """Add what servers were asked for."""
+        """Add requests to servers."""
         self.requests += asked.requests
         self.fetched_bytes += asked.size_bytes
 
@@ -139,5 +127,5 @@ class StageTimes:
 
     @property
     def total(self) -> float:
-        """Seconds of all stages together."""
+        """Seconds of all stages."""
         return self.read + self.decode + self.transform + self.collate

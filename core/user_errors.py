@@ -1,4 +1,4 @@
-"""Errors: mistakes in a config, errors that one line explains, faults of the machine."""
+"""Errors of users, of code and of the machine."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Problem:
 
     Attributes:
         key: The full key, such as ``dataset.storage.path``; empty if no single key is wrong.
-        message: What was given, what is expected and what to type, in one line.
+        message: One line: the value, the expected value, and how to fix it.
     """
 
     key: str
@@ -43,7 +43,7 @@ class Problem:
 
 
 def nearest(name: str, names: Iterable[str], *, cutoff: float = 0.6) -> str | None:
-    """Return the name of `names` that is most similar to `name`, or None below `cutoff`."""
+    """Return the most similar of `names`, or None below `cutoff`."""
     by_lower = {known.lower(): known for known in names}
     close = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=cutoff)
     return by_lower[close[0]] if close else None
@@ -58,7 +58,7 @@ def listing(names: Iterable[str], limit: int = 12) -> str:
 
 
 def nearest_path(path: str) -> str | None:
-    """Return the existing folder, or file with the same suffix, that is most similar to a path."""
+    """Return the most similar existing folder, or file with the same suffix."""
     there = Path()
     for part in Path(path).expanduser().parts:
         if (there / part).exists():
@@ -76,7 +76,7 @@ def nearest_path(path: str) -> str | None:
 
 
 class ExplainedError(RuntimeError):
-    """What stops a run and is no mistake of code: its line says all."""
+    """Stops a run for a reason other than a bug; the message is complete without a traceback."""
 
 
 class WorkerTraceback(Exception):
@@ -87,11 +87,10 @@ class WorkerTraceback(Exception):
 
 
 def is_trouble(error: BaseException) -> bool:
-    """Tell whether an exception is of this process or its machine, and says nothing of the data.
+    """Whether an exception comes from the process or machine rather than from the data.
 
-    Memory or descriptors ran out, a disk or a network failed, the interpreter itself did. Whoever
-    finds damage by exceptions of many kinds raises these: a good record that was replaced for them
-    would be another answer, and a silent one.
+    Examples are a lack of memory or descriptors, and a failed disk or network. Code that catches
+    many exceptions to find damage re-raises these. Otherwise a good record would be replaced.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _PASSING
@@ -99,11 +98,11 @@ def is_trouble(error: BaseException) -> bool:
 
 
 def is_explained(error: BaseException) -> bool:
-    """Tell whether the message of an exception says all that its reader needs.
+    """Whether the message of an exception is enough for the user.
 
-    So it is where our own code raised ``ValueError`` (by convention a mistake in what was given:
-    what, got, expected, remedy) or `ExplainedError`, and where the system refused a file. An
-    exception out of a library, a user's component or a mistake of ours needs its traceback.
+    True for an `ExplainedError`, a ``ValueError`` raised in our own code (a user's mistake), and a
+    system error with a file name. Exceptions of libraries, of users' components and of our bugs
+    need a traceback.
     """
     if isinstance(error.__cause__, WorkerTraceback):
         return False
@@ -124,18 +123,14 @@ _LOWER = {
     "": "lower loader.batch_size (with trainer.accumulate=2 a step has as many samples), or "
     "loader.prefetch_factor and loader.num_workers",
 }
-"""What to lower where memory ran out, by command; of all others the last."""
+"""Advice for out-of-memory errors by command; the empty key is for the other commands."""
 
 
 def in_one_line(error: BaseException, *, command: str = "") -> str | None:
-    """Say an error in one line, where that is all that its reader needs; None: the traceback is.
+    """Return a one-line message for an explained error or lack of memory, else None.
 
-    That is `is_explained`, and want of memory, which is no mistake of code either: of what wanted
-    it, the line says how much and where.
-
-    Args:
-        error: What came up.
-        command: The command that the user has typed.
+    The message for lack of memory says how much was requested, and where. `command` is the
+    command that the user typed.
     """
     if is_explained(error):
         return str(error)
@@ -158,7 +153,7 @@ def in_one_line(error: BaseException, *, command: str = "") -> str | None:
 
 
 def _wants_memory(error: BaseException) -> bool:
-    """Tell whether memory ran out: a process's own, or a device's."""
+    """Whether memory of the process or of a device ran out."""
     said = str(error).lower()
     if isinstance(error, ImportError):  # "cannot allocate memory in static TLS block"
         return False
@@ -166,11 +161,7 @@ def _wants_memory(error: BaseException) -> bool:
 
 
 def program_of(command: str) -> str:
-    """Return the program to type for a command, as the user started this one.
-
-    Args:
-        command: ``train`` or one of `pipeline.commands.COMMANDS`.
-    """
+    """Return the program to type for `command`, in the form in which the user started this one."""
     if command == "train" and Path(sys.argv[0]).name == "train.py":
         return f"python {shlex.quote(sys.argv[0])}"
     return f"penstock {command}"

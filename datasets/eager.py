@@ -1,4 +1,4 @@
-"""The dataset of records that are decoded once, into memory that workers share."""
+"""Decode all records once, into memory shared by workers."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _PROBES = 32
 
 
 @register("dataset", "eager")
-@wraps(open_map, assigned=())  # the same arguments
+@wraps(open_map, assigned=())  # same arguments
 def open_eager(
     storage: StorageRecipe, *, cache: Callable[..., Storage] | None = None, **given: Any
 ) -> MapDataset:
-    """Everything decoded once, in memory that workers share.
+    """Decode everything once, in memory that workers share.
 
     Args:
         storage: How to open the storage.
-        cache: Wraps the storage; also gets `decode` and `keys`.
+        cache: Wraps the storage; also receives `decode` and `keys`.
         given: As for ``dataset=map``.
 
     Raises:
@@ -58,17 +58,9 @@ def open_eager(
 def held_in_memory(
     storage: Storage, *, decode: Decoder, keys: Mapping[str, str | None] | None = None
 ) -> Storage:
-    """Read all records of a storage into the RAM cache, with decoded images if pixels stay equal.
+    """Read all records into the RAM cache, with decoded images if pixels stay equal.
 
-    A storage whose columns are mapped or in memory is returned as it is.
-
-    Args:
-        storage: The records; a bad record is read again each time.
-        decode: The data set's decoder.
-        keys: The data set's renaming of fields.
-
-    Raises:
-        ValueError: They would not fit, judged by some of them.
+    A storage whose columns are mapped or in memory is returned unchanged.
     """
     columns = capabilities_of(storage, StorageCapabilities).columns
     if (columns and columns.fields) or not len(storage):
@@ -82,7 +74,7 @@ def held_in_memory(
 
 
 def _check_fits(held: Storage, store: KeepStore) -> None:
-    """Read a few records, evenly spaced, before hours are spent on all of them."""
+    """Read a few evenly spaced records to estimate the memory of all."""
     count, before = len(held), store.used_bytes
     rows = np.unique(np.linspace(0, count - 1, _PROBES).astype(np.int64))
     held.read(rows)
@@ -97,7 +89,7 @@ def _check_fits(held: Storage, store: KeepStore) -> None:
 
 
 def _fill(held: Storage, store: KeepStore) -> None:
-    """Read all records, with as many threads as there are cores; a terminal shows how far it is."""
+    """Read all records with one thread per core; a terminal shows the progress."""
     from rich.console import Console
     from rich.progress import track
 

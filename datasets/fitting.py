@@ -1,9 +1,9 @@
-"""Decoders that learn from the data: always from its training part, once for a machine.
+"""Fit decoders on the training split, once per machine.
 
-Scaling and vocabularies come from the training part, whatever split is opened. The validation data
-set opens the training part too (its index is in the cache) and takes the statistics from there. The
-cache keeps them by the state of that part's files, its rows and the decoder's recipe. The config
-stays plain, no split waits for another, and every rank and worker has the same statistics.
+Scaling and vocabularies come from the training split, whatever split is opened. The validation
+data set also opens the training split, whose index is cached, and takes the statistics from it.
+The cache key covers the state of that split's files, its rows and the decoder's recipe. So the
+config stays plain, splits need no order, and all ranks and workers use the same statistics.
 """
 
 from __future__ import annotations
@@ -43,20 +43,7 @@ def fitted(
     keys: Mapping[str, str | None] | None,
     annotations: Annotations | None = None,
 ) -> Decoder:
-    """The decoder with what it learns from the training part; as it is, if it learns nothing.
-
-    Args:
-        decode: The decoder; a `FittedDecoder` that knows its statistics already keeps them.
-        storage: How to open the storage of the whole.
-        opened: The part that is open.
-        split: Which one that is.
-        val_fraction: See `open_split`.
-        keys: New names of fields, see `DecodeStage`.
-        annotations: See `open_split`.
-
-    Raises:
-        ValueError: The training part cannot be opened, or nothing can be learned from it.
-    """
+    """Return the decoder with statistics of the training split; unchanged if it needs none."""
     if not isinstance(decode, FittedDecoder) or decode.statistics is not None:
         return decode
     learner = decode
@@ -77,7 +64,7 @@ def fitted(
 
 
 def _chunks(storage: Storage, stage: DecodeStage) -> Iterator[Mapping[str, Any]]:
-    """Columns of all rows that can be read, some rows at a time, with the fields renamed."""
+    """Yield columns of all readable rows in chunks, with renamed fields."""
     for start in range(0, len(storage), _CHUNK_ROWS):
         rows = np.arange(start, min(start + _CHUNK_ROWS, len(storage)), dtype=np.int64)
         columns = _taken(storage, stage, rows)
@@ -89,7 +76,7 @@ def _chunks(storage: Storage, stage: DecodeStage) -> Iterator[Mapping[str, Any]]
 
 
 def _taken(storage: Storage, stage: DecodeStage, rows: NDArray[np.int64]) -> dict[str, Any] | None:
-    """Columns as the storage has them, many times quicker; None where it has none."""
+    """Take columns directly from the storage, which is much faster; None if it has none."""
     columns = capabilities_of(storage, StorageCapabilities).columns
     if columns is None or not columns.fields:
         return None

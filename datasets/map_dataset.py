@@ -1,4 +1,4 @@
-"""The lazy dataset: records are read, decoded and transformed when a batch asks for them."""
+"""Read, decode and transform records when a batch needs them."""
 
 from __future__ import annotations
 
@@ -44,26 +44,21 @@ if TYPE_CHECKING:
 
 
 class MapDataset(Dataset):
-    """Positions to samples over any storage; safe to call from several threads.
+    """A dataset over any storage; safe to call from several threads.
 
-    A subclass that overrides `fetch`, `read` or `finish` is never asked for what would bypass its
-    own code.
+    If a subclass overrides `fetch`, `read` or `finish`, callers do not bypass its code. A decoder
+    that can `defer` does so if the transform begins with a crop: it then skips the pixels outside
+    the crop, with equal samples.
 
     Args:
-        storage: Where the records lie.
-        decode: Record to sample; its `RecordError` makes a bad sample. One that can `defer` is
-            asked to where the transform begins with a crop: then what the crop leaves out is
-            not decoded, and the samples are the same.
-        transform: Changes the sample, driven by the position's rng alone.
+        storage: The records.
+        decode: Record to sample; its `RecordError` makes a bad sample.
+        transform: Changes the sample; draws only from the position's rng.
         seed: The run's seed.
         keys: Fields renamed, picked or dropped before decoding, see `DecodeStage`.
-
-    Attributes:
-        storage: Where the records lie.
-        index: The metadata of the records.
     """
 
-    _fetches = _makes_samples = False  # in a way of a subclass's own
+    _fetches = _makes_samples = False  # overridden by a subclass
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -82,6 +77,7 @@ class MapDataset(Dataset):
         keys: Mapping[str, str | None] | None = None,
     ) -> None:
         stores = capabilities_of(storage, StorageCapabilities)
+        self._held_bytes = stores.held_bytes
         decodes = Decoder.of(decode)
         changes = capabilities_of(transform, TransformCapabilities)
         self.storage = storage
@@ -103,12 +99,12 @@ class MapDataset(Dataset):
 
     @property
     def staged(self) -> bool:  # type: ignore[override]
-        """Whether a subclass leaves ``fetch`` as it is."""
+        """Return whether ``fetch`` is not overridden."""
         return not self._fetches
 
     @property
     def columnar(self) -> bool:  # type: ignore[override]
-        """Whether storage, decoder and transform leave batches as columns."""
+        """Return whether storage, decoder and transform keep batches as columns."""
         return self._columns is not None and not self._makes_samples and self._columns.possible
 
     def __len__(self) -> int:
@@ -116,20 +112,20 @@ class MapDataset(Dataset):
 
     @property
     def index(self) -> Index:  # type: ignore[override]
-        """The metadata of the records."""
+        """Return the metadata of the records."""
         return self.storage.index
 
     def fingerprint(self) -> str:
-        """The storage's: what the data is, wherever it lies."""
+        """Return the storage's fingerprint."""
         return self.storage.fingerprint()
 
     @property
     def row_shape(self) -> tuple[int, int, int] | None:  # type: ignore[override]
-        """The shape of the last uint8 image, likely that of the next ones; None before."""
+        """Return the shape of the last uint8 image, as a guess for the next ones; None before."""
         return self._transform.row_shape
 
     def drawing_from(self, sampler: Sampler) -> Self:
-        """The same data, whose transform gets other samples as `sampler` places them."""
+        """Return a copy whose partners are drawn in the order of `sampler`."""
         if self._partners is None:
             return self
         bound = copy.copy(self)
@@ -139,26 +135,17 @@ class MapDataset(Dataset):
     def fetch(
         self, indices: Int64Array, positions: Int64Array, epoch: int
     ) -> list[Sample | BadSample]:
-        """Read, decode and transform, in one batched read.
-
-        Args:
-            indices: int64 [n], records.
-            positions: int64 [n], the positions that they stand at.
-            epoch: The epoch.
-
-        Raises:
-            RuntimeError: A transform failed, see `TransformStage`.
-        """
+        """Read, decode and transform records, int64 [n], at positions, int64 [n], in one read."""
         return self.finish(self.read(indices, positions, epoch), positions, epoch)
 
     def read(self, indices: Int64Array, positions: Int64Array, epoch: int) -> Sequence[Any]:
-        """Read what lies at `indices`, with the partners that stand beside `positions`."""
+        """Read the records at `indices`, with the partners drawn for `positions`."""
         if self._partners is None:
             return self._lying_at(indices)
         return self._partners.read(self._lying_at, indices, positions, epoch)
 
     def _lying_at(self, indices: Int64Array) -> Sequence[Any]:
-        """Read what `_decode` takes, for each of `indices`, int64 [n]."""
+        """Read the input of `_decode` for `indices`, int64 [n]."""
         return self.storage.read(indices)
 
     def finish(
@@ -170,7 +157,7 @@ class MapDataset(Dataset):
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Decode and transform what `read` gave; see `core.contracts.Dataset`."""
+        """Decode and transform the result of `read`; see `core.contracts.Dataset`."""
         times = StageTimes() if times is None else times
         if self._partners is None:
             decoded = self._decode.each(records, times)
@@ -208,21 +195,15 @@ class MapDataset(Dataset):
 
     @property
     def held_bytes(self) -> Callable[[Int64Array], NDArray[Any] | None] | None:  # type: ignore[override]
-        """Says how much memory records take: the storage, or the index's ``size_bytes``."""
-        held = capabilities_of(self.storage, StorageCapabilities).held_bytes
+        """Return a function that gives the memory of records, or None if unknown."""
+        held = self._held_bytes
         if held is None and "size_bytes" in self.index.columns:
             return partial(self.index.values, "size_bytes")
         return held
 
 
 class ColumnStage:
-    """Takes records as columns that are what reading and decoding one by one gives.
-
-    Args:
-        stores: What the storage can do: it gives columns.
-        decode: The decoding, for its renaming of fields.
-        decodes: What the decoder can do: it decodes columns, or leaves all unchanged.
-    """
+    """Takes batches as columns, equal to reading and decoding records one by one."""
 
     def __init__(self, stores: StorageCapabilities, decode: DecodeStage, decodes: Decoder) -> None:
         assert stores.columns is not None
@@ -244,15 +225,15 @@ class ColumnStage:
 
     @property
     def possible(self) -> bool:
-        """Whether batches can be made so at all."""
+        """Return whether the storage supports column batches."""
         return bool(self._names)
 
     @property
     def _names(self) -> dict[str, str]:
-        """Fields of the storage by the names that they get; empty where there are no columns."""
+        """Return storage fields by new name; empty without column support."""
         if self._known is None:
             names = self._renamed()
-            # One that has to look first, or to prepare, does so here, before workers are started.
+            # An empty take lets the storage inspect or prepare its data before workers start.
             nothing = np.zeros(0, np.int64)
             can = names and self._storage.take(nothing, set(names.values())) is not None
             self._known = names if can else {}
@@ -262,17 +243,17 @@ class ColumnStage:
         fields = {name: name for name in self._storage.fields}
         try:
             return self._decode.renamed(Record(0, "", fields))
-        except ValueError:  # a record by itself says better what is wrong
+        except ValueError:  # reading a record gives a better message
             return {}
 
 
 def _listed(values: Any) -> Any:
-    """Return texts as a list, with None for a missing one, and numbers as they are."""
+    """Return texts as a list, with None for missing ones, and numbers unchanged."""
     return values.tolist() if isinstance(values, TextColumn) else values
 
 
 def _is_far(storage: Storage) -> bool:
-    """Whether records are read from a URL, and a run knows of each whether it has changed."""
+    """Return whether records come from a URL, and changes of each record are detected."""
     while (inner := capabilities_of(storage, StorageCapabilities).wraps) is not None:
         storage = inner
     if not isinstance(storage, IndexedStorage):
@@ -299,19 +280,19 @@ def open_map(
     seed: int,
     split: Split,
 ) -> MapDataset:
-    """Records decoded when they are needed.
+    """Decode records when they are needed.
 
     Args:
         storage: How to open the storage.
         decode: Record to sample.
-        cache: Wraps the storage; is told `decode` and `keys`. Null: data behind a URL is kept on
-            disk once it is read, and no other.
+        cache: Wraps the storage; also receives `decode` and `keys`. Null: cache remote data on disk
+            as it is read, and no other data.
         annotations: Label files beside the data: boxes, masks, keypoints.
-        val_fraction: Share of the records that validate, where the data has no split.
-        val_path: Where the validation part lies, if not beside or inside of the training part.
-        test_path: Where the test part lies, if not beside those.
-        max_record_bytes: A record that takes more bytes is bad, and is not read.
-        retry_s: Seconds for which remote reads are retried while a server fails or is away.
+        val_fraction: Validation share of the records, if the data is not split.
+        val_path: Path of the validation split, if not beside or inside the training split.
+        test_path: Path of the test split, if not beside the others.
+        max_record_bytes: Size limit; larger records are bad and are not read.
+        retry_s: Seconds for which remote reads are retried while a server fails.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
         transform: The augmentation of this split.
         seed: The run's seed.

@@ -1,4 +1,4 @@
-"""Several data sets as one; each keeps its storage, decoding, annotations and cache."""
+"""Mix several data sets; each keeps its storage, decoding, annotations and cache."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from penstock.core.sample import BadSample, Keys, Sample
 from penstock.core.stage_times import CountedRecords, StageTimes
 
 SOURCE = "source"
-"""The column and the field with the number of a record's source."""
+"""The column and field with the number of a record's source."""
 
 
 @register("settings", "source")
@@ -56,11 +56,11 @@ def open_mix(
     seed: int = 0,
     split: str = "train",
 ) -> MixDataset:
-    """Several data sets at once, each drawn by its weight.
+    """Mix several data sets, each drawn by its weight.
 
     Args:
-        sources: `SourceSettings` by name; a source that is null is dropped. Evaluation reads every
-            source once, in order, whatever the weights.
+        sources: `SourceSettings` by name; a null source is dropped. Evaluation reads every source
+            once, in order, whatever the weights.
         length: Positions in an epoch; null: the sum over the samplers of the drawn sources.
         transform: Unused: the sources have the augmentation.
         seed: Unused.
@@ -73,20 +73,10 @@ def open_mix(
 
 
 class MixDataset(Dataset):
-    """The records of several datasets, one after the other.
+    """The concatenated records of several datasets, in the order of `sources`.
 
-    A sample also has ``source``, the number of its dataset; its ``index`` counts over all datasets,
-    and its class ids count the classes that are united by name, see `MixIndex`.
-
-    Args:
-        sources: Datasets by name, in the order in which their records are numbered.
-
-    Attributes:
-        sources: The datasets by name.
-        index: The metadata of all records.
-
-    Raises:
-        ValueError: A source cannot be mixed; the message says why.
+    A sample also has ``source``, the number of its dataset. Its ``index`` counts over all
+    datasets, and its class ids refer to the united classes, see `MixIndex`.
     """
 
     index: MixIndex
@@ -120,7 +110,7 @@ class MixDataset(Dataset):
         return self.finish(self.read(indices, positions, epoch), positions, epoch)
 
     def drawing_from(self, sampler: Sampler) -> MixDataset:
-        """Bind a sampler, by which transforms draw partners from a sample's own source."""
+        """Return a copy bound to a sampler; partners come from a sample's own source."""
         bound = copy.copy(self)
         of_source = capabilities_of(sampler, SamplerCapabilities).of_source
         bound._hold(
@@ -135,7 +125,7 @@ class MixDataset(Dataset):
 
     @property
     def row_shape(self) -> tuple[int, int, int] | None:  # type: ignore[override]
-        """The shape of the images where the sources know one and the same; else None."""
+        """Return the shape of the images if all sources agree, otherwise None."""
         shapes = {source.row_shape if source.staged else None for source in self._by_number}
         return shapes.pop() if len(shapes) == 1 else None
 
@@ -145,7 +135,7 @@ class MixDataset(Dataset):
         positions: NDArray[np.int64],
         epoch: int,
     ) -> Sequence[Any]:
-        """Read the records `indices`, int64 [n], in one read of each source."""
+        """Read the records `indices`, int64 [n], with one read per source."""
         held: list[Any] = [None] * len(indices)
         read = []
         for number, rows, own in self.index.by_source(indices):
@@ -159,7 +149,7 @@ class MixDataset(Dataset):
         return CountedRecords.of(held, read)
 
     def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Memory that `read` takes for each of `indices`, int64 [n], as far as it is known."""
+        """Return the memory that `read` takes for each of `indices`, int64 [n]; 0 if unknown."""
         sizes = np.zeros(len(indices), np.int64)
         for number, rows, own in self.index.by_source(indices):
             known = self._by_number[number].held_bytes
@@ -177,12 +167,7 @@ class MixDataset(Dataset):
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Samples of what `read` gave; see `core.contracts.Dataset`.
-
-        Raises:
-            ValueError: A sample has a field ``source``, or class ids without names where another
-                source has names.
-        """
+        """Make samples from the result of `read`; see `core.contracts.Dataset`."""
         samples: list[Sample | BadSample] = []
         for run in _runs(records):
             number = records[run.start].source
@@ -219,7 +204,6 @@ class MixDataset(Dataset):
         return parts[0].columns if len(parts) == 1 else joined(parts, allocate=allocate)
 
     def _of_mix(self, sample: Sample | BadSample, number: int) -> Sample | BadSample:
-        """Convert a sample of a source."""
         first, name = self._firsts[number], self.index.names[number]
         if isinstance(sample, BadSample):
             cause = with_keys_of_source(sample.cause, name)
@@ -254,14 +238,14 @@ class MixDataset(Dataset):
 
 
 class Held(NamedTuple):
-    """A record that a source read, or its index if the source cannot read apart."""
+    """A record that a source read, or its index if the source reads only in `fetch`."""
 
     source: int
     record: Any
 
 
 def _runs(records: Sequence[Held]) -> Iterator[slice]:
-    """Yield runs of adjacent records of one source."""
+    """Yield slices of adjacent records of one source."""
     sources = [held.source for held in records]
     cuts = [i for i in range(1, len(sources)) if sources[i] != sources[i - 1]]
     for start, stop in pairwise([0, *cuts, len(sources)]):
@@ -271,14 +255,7 @@ def _runs(records: Sequence[Held]) -> Iterator[slice]:
 
 @dataclass(frozen=True, slots=True)
 class SourceDraws:
-    """The sampler of a mix as one source sees it: with records of that source alone.
-
-    Attributes:
-        length: Positions of the mix.
-        of_source: Draws records of a source; see `SamplerCapabilities`.
-        number: The source's number.
-        size: The source's number of records.
-    """
+    """The sampler of a mix of `length` positions, restricted to one of its sources."""
 
     length: int
     of_source: Callable[[int, int, NDArray[np.int64]], NDArray[np.int64]] | None
@@ -290,7 +267,7 @@ class SourceDraws:
 
     @property
     def capabilities(self) -> SamplerCapabilities:
-        """Draw at any positions."""
+        """Declare draws at any positions."""
         return SamplerCapabilities(at=self.at)
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
@@ -299,27 +276,23 @@ class SourceDraws:
 
     def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the records at any positions, int64 [n]."""
-        if self.of_source is None:  # any records of the source will do
+        if self.of_source is None:  # any records of the source suffice
             return positions % self.size
         return self.of_source(self.number, epoch, positions)
 
 
 class MixIndex(Index):
-    """Indexes, one after the other: record i of a source is record ``firsts[source] + i``.
+    """Concatenated indexes: record i of a source is record ``firsts[source] + i``.
 
     Classes are united by name: the classes of the first source, then the new classes of the next
-    ones, in their order. Columns are the columns that every source has, and ``source``.
-
-    Args:
-        indexes: By the names of the sources.
+    ones, in order. Columns are the columns that all sources share, and ``source``.
 
     Attributes:
         names: The names of the sources, by number.
-        firsts: The first record of each source, then the number of all records, int64 [S + 1].
-        class_names: Names of the classes by label, or None.
-        field_classes: Names of the classes by field; of ``source``, the names of the sources.
-        class_ids: For each source, by field whose ids change: the new id of each class, int64 [C];
-            None: another source has names for the ids, this source has not.
+        firsts: The first record of each source, then the total, int64 [S + 1].
+        field_classes: Class names by field; for ``source``, the names of the sources.
+        class_ids: For each source, by field with changed ids: the new id of each class, int64
+            [C]; None: the ids lack names that another source has.
         places: For each source, by field with fewer classes than the mix: the new ids, and the
             number of classes of the mix.
     """
@@ -351,13 +324,13 @@ class MixIndex(Index):
 
     @property
     def columns(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of the columns that all sources have."""
+        """Return the names of the columns that all sources have."""
         first, *rest = (index.columns for index in self._indexes)
         common = (name for name in first if all(name in columns for columns in rest))
         return (*(name for name in common if name != SOURCE), SOURCE)
 
     def column(self, name: str) -> NDArray[Any]:
-        """Return a column, [len(self)]; KeyError names the columns."""
+        """Return a column, [len(self)]; a KeyError lists the columns."""
         if name not in self._columns:
             if name not in self.columns:
                 known = ", ".join(self.columns)
@@ -381,34 +354,25 @@ class MixIndex(Index):
     def by_source(
         self, indices: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Group records, int64 [n], by source.
-
-        Yields:
-            The source's number, int64 [m] rows of `indices`, and int64 [m] records of the source.
-        """
+        """Yield each source's number, int64 [m] rows of `indices`, and int64 [m] own records."""
         sources = np.searchsorted(self.firsts[1:], indices, side="right")
         for number in np.unique(sources).tolist():
             rows = np.flatnonzero(sources == number)
             yield number, rows, indices[rows] - self.firsts[number]
 
     def fingerprint(self) -> str:
-        """Hash the sources' names and data, in their order."""
+        """Hash the sources' names and data, in order."""
         digest = hashlib.blake2b(digest_size=16)
         for name, index in zip(self.names, self._indexes, strict=True):
             digest.update(f"{name}\0{index.fingerprint()}\0".encode())
         return digest.hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_columns": {}}  # made again where needed
+        return {**self.__dict__, "_columns": {}}  # rebuilt on demand
 
 
 def united(values: Any, ids: NDArray[np.int64] | None) -> Any:
-    """Map class ids of a source to ids of the mix; other values stay as they are.
-
-    Args:
-        values: An integer or an array of integers, such as a mask with ids to ignore.
-        ids: The new id of each class of the source, int64 [C]; None: no id changes.
-    """
+    """Map class ids of a source to `ids`, int64 [C], of the mix; keep other values."""
     if ids is None:
         return values
     array = np.asarray(values)
@@ -421,30 +385,26 @@ def united(values: Any, ids: NDArray[np.int64] | None) -> Any:
 
 
 def _is_by_class(values: Any) -> bool:
-    """Tell whether a field has a number for each class, such as multi-hot labels."""
+    """Return whether a field has a number for each class, such as multi-hot labels."""
     return isinstance(values, np.ndarray) and values.dtype.kind == "f"
 
 
 def spread(
     values: NDArray[np.floating[Any]], places: NDArray[np.int64], count: int
 ) -> NDArray[np.floating[Any]]:
-    """Spread a source's number for each class, [C], over the `count` classes of the mix.
-
-    `places` are the new ids, int64 [C]. Classes that the source lacks become NaN.
-    """
+    """Spread a number for each class, [C], over the `count` classes of the mix; NaN elsewhere."""
     found = np.full(count, np.nan, values.dtype)
     found[places] = values
     return found
 
 
 def _classes(index: Index) -> dict[str, tuple[str, ...]]:
-    """Return the names of the classes by field, of fields with names."""
     named = {"label": index.class_names, **index.field_classes}
     return {field: tuple(names) for field, names in named.items() if names}
 
 
 def _ids(names: Sequence[str], all_names: Sequence[str]) -> NDArray[np.int64]:
-    """Return the place of each name in `all_names`, int64 [len(names)]."""
+    """Return the position of each name in `all_names`, int64 [len(names)]."""
     places = {name: place for place, name in enumerate(all_names)}
     return np.array([places[name] for name in names], np.int64)
 
@@ -459,10 +419,7 @@ class Part(NamedTuple):
 def in_the_mix(
     columns: dict[str, Any], class_ids: Mapping[str, NDArray[np.int64] | None]
 ) -> dict[str, Any] | None:
-    """Convert class ids of a source's columns, see `MixIndex.class_ids`.
-
-    Return None if a single sample has to report an error.
-    """
+    """Convert class ids of a source's columns; None if a single sample has to report an error."""
     changed = {field: ids for field, ids in class_ids.items() if field in columns}
     arrays = [columns[field] for field in changed]
     numbers = all(isinstance(each, np.ndarray) and not _is_by_class(each) for each in arrays)
@@ -474,15 +431,7 @@ def in_the_mix(
 def joined(
     parts: Sequence[Part], *, allocate: Callable[[int], Any] | None = None
 ) -> dict[str, Any] | None:
-    """Join the columns of a batch; None if their fields, shapes or types differ.
-
-    Args:
-        parts: Every row once; no part is empty.
-        allocate: Returns writable memory of so many bytes, for the largest array of several axes.
-
-    Returns:
-        Columns, in the order of the first row's source.
-    """
+    """Join the columns of a batch; return None if their fields, shapes or types differ."""
     fields = next(part.columns for part in parts if 0 in part.rows)
     if any(part.columns.keys() != fields.keys() for part in parts):
         return None
@@ -518,10 +467,9 @@ def joined(
 
 
 def _common_type(arrays: Sequence[Any]) -> np.dtype[Any] | None:
-    """Return the type of a column of all arrays; None if they are unlike.
+    """Return the common type of a column, or None if the arrays differ.
 
-    Arrays of more axes keep their type in a batch. Numbers get the type that NumPy finds common,
-    unless floats would stand for integers alone.
+    Arrays with several axes must share a type. Integers alone never become floats.
     """
     if not all(isinstance(each, np.ndarray) for each in arrays):
         return None
@@ -533,7 +481,7 @@ def _common_type(arrays: Sequence[Any]) -> np.dtype[Any] | None:
 
 
 def check_source(name: str, source: Any) -> None:
-    """Raise a ValueError if a source cannot be mixed."""
+    """Raise ValueError if a source cannot be mixed."""
     key = f"dataset.sources.{name}"
     if isinstance(source, StreamDataset):
         raise ValueError(
@@ -554,7 +502,7 @@ def check_source(name: str, source: Any) -> None:
 
 
 def with_keys_of_source(text: str, name: str) -> str:
-    """Replace the keys of a message about one data set by its keys as a source of a mix."""
+    """Rewrite the config keys of a data set's message to its keys in a mix."""
     at = f"dataset.sources.{name}"
     text = re.sub(r"(?<![\w./-])dataset/(?=\w+=)", f"{at}.dataset.", text)
     return re.sub(r"(?<![\w./-])(dataset|sampler)(?=\.(?!sources\.)\w|=)", rf"{at}.\1", text)

@@ -31,7 +31,7 @@ Read = Callable[[NDArray[np.int64]], Sequence[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Accompanied:
-    """A record, and the partners of each step of the transform that needs some."""
+    """A record, and the partners for each step of the transform that needs some."""
 
     index: int
     record: Any
@@ -39,15 +39,10 @@ class Accompanied:
 
 
 class PartnerStage:
-    """Find the partners of a sample: records of other positions of the epoch.
+    """Finds the partners of a sample: records of other positions of the epoch.
 
-    The positions are drawn from (seed, epoch, position, index) alone. A record that replaces a bad
-    one has partners of its own.
-
-    Args:
-        counts: Returns the number of partners for each step of the transform that needs some.
-        seed: The run's seed.
-        num_records: Number of records; without a sampler, record i is at position i.
+    The positions depend on (seed, epoch, position, index) alone. A record that replaces a bad one
+    has its own partners. `counts` returns the number of partners for each step that needs some.
     """
 
     def __init__(
@@ -75,18 +70,14 @@ class PartnerStage:
         positions: NDArray[np.int64],
         epoch: int,
     ) -> Sequence[Any]:
-        """Read records, int64 [n], at positions, int64 [n], and their partners in one read.
-
-        Returns:
-            An `Accompanied` for each of `indices`.
-        """
+        """Read records, int64 [n], at positions, int64 [n], and their partners in one read."""
         rng = KeyedRng()
         counts, places = [], [np.empty(0, np.int64)]
         for index, position in zip(indices.tolist(), positions.tolist(), strict=True):
             numbers, others = self._drawn(rng, index, position, epoch, attempt=0)
             counts.append(numbers)
             places.append(others)
-        # Together: a sampler of millions takes as long for one position as for many.
+        # One call: a sampler of millions takes as long for one position as for many.
         others = self._records_at(np.concatenate(places), epoch)
         records = read(np.concatenate([indices, others]))
         first = len(indices)
@@ -108,12 +99,7 @@ class PartnerStage:
         read: Read,
         decode: Callable[[Any], Sample | BadRecord],
     ) -> list[list[Sample]] | BadRecord:
-        """Decode the partners of a record, and draw bad partners again.
-
-        Returns:
-            The samples for each step, without positions; or a bad record, if every attempt for a
-            partner met one.
-        """
+        """Decode the partners of a record by step, with up to `ATTEMPTS` records per partner."""
         found: list[Sample] = []
         for number, record in enumerate(one for part in group.partners for one in part):
             sample = decode(record)
@@ -133,7 +119,7 @@ class PartnerStage:
     def _drawn(
         self, rng: KeyedRng, index: int, position: int, epoch: int, attempt: int
     ) -> tuple[Sequence[int], NDArray[np.int64]]:
-        """Draw the numbers of partners for each step, and the positions of all partners."""
+        """Draw the number of partners for each step, and the positions of all partners."""
         stream = Stream.PARTNERS
         # The numbers are the first draws of attempt 0 in every attempt.
         draws = rng.at(self._seed, epoch, position, stream, index * ATTEMPTS)
@@ -157,7 +143,7 @@ class PartnerStage:
 
 
 def check_gives_partners(dataset: Any, transform: Any, *, split: str) -> None:
-    """Raise a ValueError if a transform needs partners that the dataset cannot give."""
+    """Raise ValueError if a transform needs partners that the dataset cannot provide."""
     needs = capabilities_of(transform, TransformCapabilities).partner_counts is not None
     if needs and not (isinstance(dataset, Dataset) and dataset.draws_partners):
         part = "train" if split == "train" else "eval"

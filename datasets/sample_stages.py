@@ -1,4 +1,4 @@
-"""Record to sample in two stages: decode with renamed fields, then transform at a position."""
+"""Convert records to samples: decode with renamed fields, then transform at a position."""
 
 from __future__ import annotations
 
@@ -32,20 +32,17 @@ if TYPE_CHECKING:
 _RESERVED = ("index", "key", "position")
 _REST = "*"
 RUN = 16
-"""Samples whose draws are made before the pixels of the first one; their files stay in memory."""
+"""Samples whose random draws precede the pixels of the first one; their files stay in memory."""
 
 
 class DecodeStage:
-    """Record to sample: rename, pick and drop fields, then decode.
+    """Converts records to samples: rename, pick and drop fields, then decode.
 
     Args:
         decode: The decoder.
         keys: New names by field name: ``{jpg: image}`` renames, ``{mask: null}`` drops,
-            ``{"*": null, image: image, label: label}`` keeps these two alone.
+            ``{"*": null, image: image, label: label}`` keeps only these two.
         storage: The storage's name in messages.
-
-    Raises:
-        ValueError: Two fields get one name, or a name is reserved.
     """
 
     def __init__(
@@ -72,15 +69,7 @@ class DecodeStage:
             )
 
     def __call__(self, record: Record | BadRecord) -> Sample | BadRecord:
-        """Decode one record.
-
-        Returns:
-            The sample without a position, or a bad record.
-
-        Raises:
-            ValueError: A field to rename is missing, or two fields get one name.
-            RuntimeError: The decoder failed without damage; the cause is chained.
-        """
+        """Decode one record to a sample without a position; RuntimeError if the decoder fails."""
         if isinstance(record, BadRecord):
             return record
         if self.keys:
@@ -89,7 +78,7 @@ class DecodeStage:
             return self.decode(record)
         except RecordError as error:
             return BadRecord(record.index, record.key, str(error))
-        except MemoryError:  # a worker process ends with it, and the batch is computed again
+        except MemoryError:  # it ends the worker process, and the batch is retried
             raise
         except Exception as error:
             raise RuntimeError(
@@ -108,17 +97,13 @@ class DecodeStage:
             yield sample
 
     def renamed(self, record: Record) -> Sample:
-        """Return the fields of a record under their new names.
-
-        Raises:
-            ValueError: A field to rename is missing, or two fields get one name.
-        """
+        """Return the fields of a record under their new names."""
         if not self.keys:
             return record.fields
         fields: Sample = {}
         if _REST not in self.keys:
             fields = {name: v for name, v in record.fields.items() if name not in self.keys}
-        elif STATED_SIZE in record.fields:  # without it the decoder could not check the boxes
+        elif STATED_SIZE in record.fields:  # the decoder needs it to check boxes
             fields[STATED_SIZE] = record.fields[STATED_SIZE]
         for name, new_name in self.keys.items():
             if new_name is None:
@@ -138,16 +123,9 @@ class DecodeStage:
 
 
 class TransformStage:
-    """Sample to sample, with draws that depend on (seed, epoch, position) alone.
+    """Transforms samples, with draws that depend on (seed, epoch, position) alone.
 
-    Args:
-        transform: The transform.
-        seed: The run's seed.
-        storage: The storage's name in messages.
-
-    Attributes:
-        row_shape: Height, width and channels of the last uint8 image, likely the shape of the
-            next ones; None before the first.
+    `row_shape` is the shape of the last uint8 image, as a guess for the next ones.
     """
 
     row_shape: tuple[int, int, int] | None
@@ -170,24 +148,13 @@ class TransformStage:
         partners: Sequence[list[Sample]] | BadRecord | None = None,
         keyed: KeyedRng | None = None,
     ) -> Sample | BadSample:
-        """Transform one sample.
+        """Transform one sample; return a bad sample if a pending image is damaged.
 
-        Args:
-            sample: The decoded sample, or a bad record.
-            position: The sample's position in the epoch.
-            epoch: The epoch.
-            into: uint8 [*row_shape], written with an image of that shape.
-            times: Add to its `transform` and `decode`.
-            partners: The other samples of each step that needs some, or the bad record that left
-                a step without them.
-            keyed: The generator to set; None: a new one.
-
-        Returns:
-            The sample with its ``position``, or a bad sample if a pending image is damaged.
+        An image of the shape of `into`, uint8, is written there. `partners` are the samples for
+        each step that needs some, or the bad record that left a step without them.
 
         Raises:
-            RuntimeError: The transform failed, which is a mistake in it or its arguments; the
-                cause is chained.
+            RuntimeError: The transform or its arguments are wrong; the cause is chained.
             ValueError: The same, if the message of the cause explains it.
         """
         if isinstance(sample, BadRecord):
@@ -214,20 +181,10 @@ class TransformStage:
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Transform samples; make the draws of several before the pixels of the first.
+        """Transform samples at positions, int64 [n]; images go to `rows`, uint8 [n, *row_shape].
 
-        A decoder evicts the interpreter's code and data from a core's caches. So both are faster if
-        they do not alternate.
-
-        Args:
-            samples: Decoded samples, or bad records.
-            positions: int64 [n].
-            epoch: The epoch.
-            rows: uint8 [n, *row_shape], written with images of that shape.
-            times: Add to its `transform` and `decode`.
-
-        Raises:
-            RuntimeError: The transform failed, as in a call.
+        The draws of several samples precede the pixels of the first. Alternating would be slower,
+        because decoding evicts the interpreter from a core's caches.
         """
         draws_first, keyed = self._can.draw is not None, KeyedRng()
         done: list[Sample | BadSample] = []
@@ -330,12 +287,12 @@ class TransformStage:
         if into is None or into.shape != image.shape:
             return sample
         into[...] = image
-        # A new dict: the transform may have kept the old one, and must not keep a row.
+        # A new dict: the transform may keep the old one, and must not keep a row.
         return {**sample, "image": into}
 
 
 class _Clock:
-    """Add the time of a block to `times`; the part of a pending image goes to ``decode``."""
+    """Adds the time of a block to `times`; the time of a pending image counts as ``decode``."""
 
     __slots__ = ("_decoded_s", "_image", "_start", "_times")
 

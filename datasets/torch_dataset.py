@@ -1,4 +1,4 @@
-"""Any torch Dataset, map-style or iterable, as it is."""
+"""Use any torch Dataset, map-style or iterable, unchanged."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ MOST_READERS = 1024
 def open_torch(
     *,
     target: str,
-    args: dict[str, Any] = {},  # noqa: B006 - never changed; a config option needs the mapping
+    args: dict[str, Any] = {},  # noqa: B006 - never changed; a config option needs a mapping
     val_args: dict[str, Any] | None = None,
     test_args: dict[str, Any] | None = None,
     collate_fn: str | None = None,
@@ -56,7 +56,7 @@ def open_torch(
     seed: int = 0,
     split: str = "train",
 ) -> TorchMapDataset | TorchStreamDataset:
-    """Any torch Dataset, map-style or iterable, as it is.
+    """Use any torch Dataset, map-style or iterable, unchanged.
 
     Args:
         target: The dataset's class.
@@ -66,22 +66,22 @@ def open_torch(
         test_args: Arguments that differ for the test split; null: no test split.
         collate_fn: A function of raw items to a batch; replaces `collate`.
         worker_init_fn: A function of the worker's number, called in every process that reads.
-        keys: Names of the parts of a tuple. Mappings keep their own names. ``key`` among them
-            is the key by which the items of an IterableDataset are split.
-        classes: Names of the classes by label, or their number; null: the dataset's own
-            ``classes``, or their number by its ``targets``.
-        val_fraction: Share of the items that validate if `val_args` is null, 0 to 1. Items
-            with an index are split by it, items of an IterableDataset by their key.
-        readers: Parts of an IterableDataset that are read side by side. It learns its part from
+        keys: Names of the parts of a tuple. Mappings keep their own names. ``key`` is the key by
+            which the items of an IterableDataset are split.
+        classes: Class names by label, or their number; null: the dataset's own ``classes``, or
+            their number by its ``targets``.
+        val_fraction: Validation share of the items if `val_args` is null, 0 to 1. Items with an
+            index are split by it, items of an IterableDataset by their key.
+        readers: Parts of an IterableDataset to read in parallel. The dataset finds its part with
             ``get_worker_info()`` (and `worker_init_fn`), as one of so many workers, however many
-            processes read. Each part gives equally many rows of a batch. 1: one reader reads all.
+            processes read. Each part fills the same number of rows of a batch. 1: one reader.
         transform: The augmentation stack.
         seed: The run's seed.
         split: ``train``, ``val`` or ``test``.
 
     Raises:
         ValueError: The class is not a torch Dataset, the split is missing, an IterableDataset
-            without keys would be split, or `collate_fn` meets a stack of steps.
+            without keys would be split, or `collate_fn` is combined with augmentation steps.
     """
     from torch.utils.data import Dataset, IterableDataset
 
@@ -125,13 +125,8 @@ def open_torch(
 class TorchMapDataset(contracts.Dataset):
     """A map-style torch Dataset.
 
-    Pickles with the foreign object, as torch's own loader does. Foreign code finds the global
-    states seeded and may keep state of its own, so it has a process for itself.
-
-    Args:
-        source: The foreign dataset.
-        split: ``train`` or ``val``.
-        val_fraction: Share of the items that is for evaluation.
+    It pickles with the user's object, as torch's own loader does. User code sees seeded global
+    random states and may keep state, so it runs in its own process.
     """
 
     global_random = True
@@ -160,7 +155,7 @@ class TorchMapDataset(contracts.Dataset):
     def fetch(
         self, indices: NDArray[np.int64], positions: NDArray[np.int64], epoch: int
     ) -> list[Sample | BadSample]:
-        """Samples of the records `indices`, int64 [n], drawn at `positions`, int64 [n]."""
+        """Return samples of the records `indices`, int64 [n], drawn at `positions`, int64 [n]."""
         self._source.initialise()
         items = indices if self._items is None else self._items[indices]
         read = self._source.together(items.tolist())
@@ -172,20 +167,15 @@ class TorchMapDataset(contracts.Dataset):
         ]
 
     def fingerprint(self) -> str:
-        """Hash of the class, the length and the labels, where the dataset offers them."""
+        """Hash the class, the length and the labels, if the dataset provides them."""
         return self.index.fingerprint()
 
 
 class TorchStreamDataset(contracts.StreamDataset):
     """An iterable torch Dataset: processes read its items, in order.
 
-    A resumed run reads the stream again from its beginning and drops the items it has used.
-
-    Args:
-        source: The foreign dataset.
-        split: ``train`` or ``val``.
-        val_fraction: Share of the items that validates, by the hash of their keys.
-        readers: Parts that are read side by side.
+    A resumed run reads the stream from its beginning and drops used items. The hash of its key
+    assigns an item to validation.
     """
 
     foreign_reader = True
@@ -196,7 +186,7 @@ class TorchStreamDataset(contracts.StreamDataset):
         from penstock.datasets.streams.sources import KeptByHash
 
         self._source = source
-        # The reader's process seeds the global states; a user's collate_fn may need its own too.
+        # The reader's process seeds the global states; a user's collate_fn may also need seeds.
         self.global_random = source.collate_fn is not None or source.transform_draws
         if source.collate_fn is not None:
             self.collate = source.collate
@@ -205,11 +195,7 @@ class TorchStreamDataset(contracts.StreamDataset):
         self._kept = KeptByHash("val" if split == "val" else "train", val_fraction)
 
     def open(self, epoch: int, start: int, reader: int = 0) -> Iterator[Any]:
-        """Iterate over the items of a reader in the epoch, from the `start`-th on.
-
-        Raises:
-            ValueError: Items are split by key, and an item lacks one.
-        """
+        """Yield the items of a reader in the epoch, beginning with number `start`."""
         kept = self._kept
         if kept.none:
             return
@@ -244,7 +230,7 @@ class TorchStreamDataset(contracts.StreamDataset):
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Turn raw items into samples; `index` is the position. Arrays are not copied."""
+        """Convert raw items to samples; `index` is the position. Arrays are not copied."""
         seeds, key_of = self.global_random, self._source.key_of
         samples = []
         for item, at in zip(items, positions.tolist(), strict=True):
@@ -260,7 +246,7 @@ class TorchStreamDataset(contracts.StreamDataset):
 
 
 class TorchIndex(Index):
-    """Index of a map-style torch Dataset: numbers of its items, and labels if it has any."""
+    """Index of a map-style torch Dataset: item numbers, and labels if it has any."""
 
     def __init__(self, source: TorchSource, items: NDArray[np.int64] | None, length: int) -> None:
         dataset = source.dataset
@@ -285,17 +271,17 @@ class TorchIndex(Index):
         return self._length
 
     def column(self, name: str) -> NDArray[Any]:
-        """The labels, int64 [len(self)]."""
+        """Return the labels, int64 [len(self)]."""
         if name != "label" or self._labels is None:
             return super().column(name)
         return self._labels
 
     def keys(self, indices: NDArray[np.int64]) -> list[str]:
-        """The numbers of the items, as strings."""
+        """Return the numbers of the items, as strings."""
         return [str(index) for index in indices.tolist()]
 
     def fingerprint(self) -> str:
-        """Hash of the class, the length and the labels."""
+        """Hash the class, the length and the labels."""
         digest = hashlib.blake2b(f"{self._name} {self._length}".encode(), digest_size=16)
         if self._labels is not None:
             digest.update(np.ascontiguousarray(self._labels).tobytes())
@@ -303,22 +289,10 @@ class TorchIndex(Index):
 
 
 class TorchSource:
-    """The foreign dataset and how its items become samples.
+    """The user's dataset, and the conversion of its items to samples.
 
-    Foreign code finds Python's, NumPy's and torch's global random states seeded for every
-    position; afterwards they are as they were.
-
-    Args:
-        dataset: The foreign object.
-        keys: Names of the parts of a tuple.
-        classes: Class names by label, or None for the dataset's own ``classes``.
-        collate_fn: The user's collate, or None.
-        worker_init_fn: Called with the worker's number in every process that reads.
-        transform: The augmentation stack.
-        seed: The run's seed.
-
-    Raises:
-        ValueError: There is a `collate_fn`, and a stack of steps as well.
+    Python's, NumPy's and torch's global random states are seeded for each position while user
+    code runs, and restored afterwards.
     """
 
     def __init__(
@@ -351,7 +325,7 @@ class TorchSource:
 
     @property
     def transform_draws(self) -> bool:
-        """Whether the steps draw from global random states."""
+        """Return whether the steps draw from global random states."""
         return capabilities_of(self._transform, TransformCapabilities).global_random
 
     def initialise(self) -> None:
@@ -365,15 +339,7 @@ class TorchSource:
         self._initialised_in = os.getpid()
 
     def items(self, epoch: int, part: _Part | None = None) -> Iterator[Any]:
-        """Items of an iterable dataset, read with global states of its own.
-
-        Args:
-            epoch: The epoch.
-            part: The part to read; None: all.
-
-        Raises:
-            ValueError: It did not ask which part it is.
-        """
+        """Iterate over an iterable dataset or a part of it, with its own global random states."""
         if part is None:
             self.initialise()
         elif self._worker_init_fn is not None:
@@ -388,7 +354,7 @@ class TorchSource:
             iterator = iter(dataset)
         run: Run | None = None
         while run is None or not run.is_last:
-            # Several at a time where they come fast: changing the states takes as long as they do.
+            # Read fast items in groups: switching the states takes as long as an item.
             with states, _told(part):
                 run = Run(iterator, _AT_ONCE)
             if part is not None and not part.asked:
@@ -400,17 +366,17 @@ class TorchSource:
             yield from run
 
     def seeded(self, epoch: int, position: int) -> GlobalStates:
-        """Make the global random states of a position, to enter."""
+        """Return a context with the global random states of a position."""
         from penstock.core.rng import GlobalStates
 
         draws = KeyedRng().at(self._seed, epoch, position, Stream.GLOBAL)
         return GlobalStates(int(draws.integers(1 << 63)))
 
     def together(self, numbers: list[int]) -> Callable[[int], Any]:
-        """Return a function that reads the items of these numbers by row.
+        """Return a function that reads the items `numbers` by row.
 
-        ``__getitems__`` reads them at once, unless it draws, raises, or returns anything but a
-        list. Then each item is read alone, with the draws of its position.
+        ``__getitems__`` reads them at once, unless it draws, raises, or does not return a list.
+        Then each item is read alone, with the draws of its position.
         """
         from penstock.core.rng import GlobalStates
 
@@ -473,14 +439,12 @@ class TorchSource:
         return sample
 
     def _named(self, item: Any) -> Sample:
-        """Make a sample of a mapping, a tuple, or one value."""
         if isinstance(item, Mapping):
             return {str(name): _plain(value, str(name)) for name, value in item.items()}
         parts = self._parts(item, "an item has")
         return {name: _plain(part, name) for name, part in parts.items()}
 
     def _parts(self, value: Any, gives: str) -> dict[str, Any]:
-        """Name the parts of a tuple, or one value."""
         parts = value if isinstance(value, (tuple, list)) else (value,)
         if len(parts) > len(self._keys):
             raise ValueError(
@@ -526,7 +490,7 @@ def _class_names(dataset: Any) -> tuple[str, ...] | None:
 
 
 def _check_image(image: Any, where: str) -> None:
-    """Raise a ValueError unless an image is [H, W] or [H, W, C], as augmentation steps assume."""
+    """Raise ValueError unless an image is [H, W] or [H, W, C], as augmentation steps assume."""
     if image is None:
         return
     shape = getattr(image, "shape", None)
@@ -563,12 +527,7 @@ def _is_val(start: int, stop: int, val_fraction: float) -> NDArray[np.bool_]:
 class _Part:
     """The value of ``get_worker_info()`` while a part of a stream is read.
 
-    Attributes:
-        number: The part.
-        num_workers: The number of parts.
-        seed: 0; the global states are seeded for each item.
-        dataset: A copy of the user's object, which a ``worker_init_fn`` may change.
-        asked: The user's code has read `id`.
+    `dataset` is a copy, which a ``worker_init_fn`` may change. `asked`: user code has read `id`.
     """
 
     def __init__(self, number: int, parts: int, source: TorchSource) -> None:
@@ -577,20 +536,20 @@ class _Part:
         self.seed = 0
         try:
             self.dataset = deepcopy(source.dataset)
-        except Exception:  # such as an open file in it
+        except Exception:  # for example an open file
             self.dataset = copy(source.dataset)
         self.asked = False
 
     @property
     def id(self) -> int:
-        """The part."""
+        """Return the number of the part, and note that user code asked for it."""
         self.asked = True
         return self.number
 
 
 @contextmanager
 def _told(part: _Part | None) -> Iterator[None]:
-    """Let torch's ``get_worker_info`` return a part."""
+    """Make torch's ``get_worker_info`` return a part."""
     if part is None:
         yield
         return

@@ -1,4 +1,4 @@
-"""Writing records by a writer: the plan, one part, and all of a small data set at once."""
+"""Write records with a writer: the plan, one part, or a whole small data set."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _MANY_FILES = 64
 
 
 class Recode(Protocol):
-    """Changes records, from any thread; ValueError makes a bad record of one."""
+    """Changes records, from any thread; ValueError makes a record bad."""
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Number of records by kind of change."""
+        """Return the number of records by kind of change."""
 
     def __call__(self, record: Record) -> Record:
         """Change a record."""
@@ -40,17 +40,7 @@ class Recode(Protocol):
 def recoded(
     source: Storage, recode: Recode | None = None, *, start: int = 0, stop: int | None = None
 ) -> Generator[Record | BadRecord, None, None]:
-    """Read records of `source`, and change them.
-
-    Args:
-        source: The records.
-        recode: Changes a record; None: they stay as they are.
-        start: The first record.
-        stop: The record behind the last; None: all.
-
-    Yields:
-        The records in order.
-    """
+    """Yield the records ``start .. stop - 1`` of `source` in order, changed by `recode`."""
     for record in _records(source, start, len(source) if stop is None else stop):
         yield record if recode is None else _recoded(recode, record)
 
@@ -86,7 +76,7 @@ def make_plan(writer: Writer, source: Storage, recode: Recode | None = None) -> 
 
 @dataclass(slots=True)
 class _Seen:
-    """Notes on the records that pass on their way to the writer."""
+    """Collects metadata of the records on their way to the writer."""
 
     rows: list[int] = field(default_factory=list)
     checksums: list[int] = field(default_factory=list)
@@ -105,20 +95,7 @@ def write_part(
     recode: Recode | None = None,
     skip_bad: bool = False,
 ) -> PartSummary:
-    """Write one part; its files are on the disk when this returns.
-
-    Args:
-        writer: How.
-        folder: The folder that becomes the result.
-        plan: The plan of all parts.
-        part: The part.
-        source: The records.
-        recode: Changes each record before it is written.
-        skip_bad: Leave out records that cannot be read, and list them.
-
-    Raises:
-        ValueError: A record cannot be read, or the form cannot hold it.
-    """
+    """Write one part and sync its files to disk."""
     seen = _Seen()
     counts = {} if recode is None else recode.counts
     before = dict(counts)
@@ -147,7 +124,7 @@ def write_part(
 def _watched(
     records: Iterator[Record | BadRecord], seen: _Seen, source: Storage, skip_bad: bool
 ) -> Iterator[Record]:
-    """The records that can be read, noted as they pass."""
+    """Yield the readable records, and collect their metadata."""
     for record in records:
         if isinstance(record, BadRecord):
             if not skip_bad:
@@ -178,7 +155,7 @@ def _labels(seen: _Seen, source: Storage) -> np.ndarray | None:
 
 
 def check_labels(source: Storage, summaries: list[PartSummary]) -> None:
-    """Refuse labels that some parts have and others have not."""
+    """Raise ValueError if only some parts have labels."""
     labelled = sum(len(s) for s in summaries if s.labels is not None)
     written = sum(map(len, summaries))
     if labelled not in (0, written):
@@ -188,17 +165,17 @@ def check_labels(source: Storage, summaries: list[PartSummary]) -> None:
 
 
 def sync_file(path: Path) -> tuple[int, int]:
-    """Bring a file to the disk; its size and CRC-32."""
+    """Sync a file to disk; return its size and CRC-32."""
     found = mark_file(path)
     files.sync(path)
     return found
 
 
 def sync_files(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, int]]:
-    """Bring files below a folder to the disk; the size and CRC-32 of each by its name.
+    """Sync files below a folder to disk; return size and CRC-32 by name.
 
-    Many of them go with all else that waits to be written to their disk, in one call (syncfs(2)):
-    one by one, 30,000 small files took 140 s.
+    Many files are synced with their whole file system in one call (syncfs(2)): one by one, 30,000
+    small files took 140 s.
     """
     synced = len(names) > _MANY_FILES and _sync_disk_of(folder)
     mark = mark_file if synced else sync_file
@@ -206,7 +183,7 @@ def sync_files(folder: Path, names: Sequence[str]) -> dict[str, tuple[int, int]]
 
 
 def _sync_disk_of(folder: Path) -> bool:
-    """Bring all of a file system to the disk; whether there is such a call."""
+    """Sync a file system to disk; return False if the system has no such call."""
     libc = ctypes.CDLL(None, use_errno=True)
     if not hasattr(libc, "syncfs"):
         return False
@@ -223,7 +200,7 @@ def _sync_disk_of(folder: Path) -> bool:
 
 
 def mark_file(path: Path) -> tuple[int, int]:
-    """Size and CRC-32 of a file, which tell whether it is whole."""
+    """Return size and CRC-32 of a file, to detect damage."""
     size, crc = 0, 0
     with open(path, "rb", buffering=0) as file:
         while chunk := file.read(_READ_BYTES):
@@ -232,11 +209,7 @@ def mark_file(path: Path) -> tuple[int, int]:
 
 
 def rename_new(folder: Path, path: Path) -> None:
-    """Rename a folder, never over another one except an empty folder.
-
-    Raises:
-        ValueError: Something is at `path`.
-    """
+    """Rename a folder; replace at most an empty folder."""
     try:
         files.rename_new(folder, path)
     except FileExistsError as error:
@@ -250,20 +223,7 @@ def write_storage(
     *,
     recode: Recode | None = None,
 ) -> list[PartSummary]:
-    """Write all records of `source` in this process, whole or not at all.
-
-    Args:
-        writer: How.
-        path: The folder to make; it appears under this name when it is whole.
-        source: The records.
-        recode: Changes each record before it is written.
-
-    Returns:
-        What became of each part.
-
-    Raises:
-        ValueError: `path` exists, or a record cannot be read, or the form cannot hold it.
-    """
+    """Write all records of `source` in this process, atomically; return a summary of each part."""
     path = Path(path)
     if os.path.lexists(path):
         raise ValueError(f"pack: {path} is there already; choose another path or move it away")
@@ -284,14 +244,14 @@ def write_storage(
 
 
 def join(writer: Writer, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-    """Join a part, and remove the files that it spooled."""
+    """Join a part, and remove its spooled files."""
     writer.join_part(folder, plan, summary)
     for name in summary.written.spooled:
         (folder / name).unlink(missing_ok=True)
 
 
 def umask() -> int:
-    """The permissions that new files do not get."""
+    """Return the permissions that new files do not get."""
     mask = os.umask(0o077)
     os.umask(mask)
     return mask

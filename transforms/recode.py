@@ -1,4 +1,4 @@
-"""Encode images anew, smaller, in tiles or as raw pixels, for packing."""
+"""Encode images again for packing: smaller, in tiles or as raw pixels."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     Image = NDArray[np.uint8]
 
 DEFAULT_QUALITY = 95
-# Fields that speak of the image's pixels by their place.
+# Fields that refer to pixels of the image by place.
 _PLACED = ("boxes", "keypoints", "mask")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recode:
-    """Changes the ``image`` of a record; from any thread. A function of record and arguments.
+    """Change the ``image`` of records, from any thread.
 
     Attributes:
-        decode: Decodes images whole; upright, in the mode that raw images get.
-        max_side: The longer side's pixels at most, or None.
-        short_side: The shorter side's pixels at most, or None.
-        quality: JPEG quality that every image is encoded anew with; None: only images that
-            change are, at `DEFAULT_QUALITY`.
+        decode: Decodes images whole; upright, in the mode of raw images.
+        max_side: Maximum pixels of the longer side, or None.
+        short_side: Maximum pixels of the shorter side, or None.
+        quality: JPEG quality for all images; None encodes only images that change, at
+            `DEFAULT_QUALITY`.
         tiled: Encode as tiled JPEG, see `transforms.decode.image.jpeg_tiles`.
-        overviews: Tiled files carry smaller copies of the image, see `write_tiled`.
+        overviews: Add overviews to tiled files, see `write_tiled`.
         raw: Share of the records whose images are stored as decoded pixels; see `is_raw`.
-        counts: What was done, with how many records.
+        counts: Number of records by outcome.
     """
 
     decode: RecordDecoder
@@ -53,16 +53,15 @@ class Recode:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """It crosses to another process without its counts."""
+        """Pickle without the counts."""
         names = [f.name for f in fields(self) if f.name not in ("counts", "_lock")]
         return functools.partial(Recode, **{name: getattr(self, name) for name in names}), ()
 
     def __call__(self, record: Record) -> Record:
-        """Change a record's image; a record without one passes.
+        """Change a record's image; a record without an image passes.
 
-        Raises:
-            ValueError: The image is damaged, or fields speak of the pixels of one that would
-                change its size.
+        Raises ValueError if other fields hold places in an image whose size or orientation would
+        change.
         """
         if "image" not in record.fields:
             return record
@@ -83,7 +82,7 @@ class Recode:
         if raw:
             return image, "raw"
         if header is not None and header.components == 1 and image.shape[2] == 3:
-            image = image[..., :1]  # a grey JPEG decoded in colour: its planes are equal
+            image = image[..., :1]  # a grey JPEG decoded in colour has equal planes
         return self._encoded(image), "encoded anew"
 
     def _pixels(self, record: Record, data: Any, *, turned: bool) -> Image:
@@ -105,7 +104,7 @@ class Recode:
         return small.reshape(*size, image.shape[2])
 
     def _size(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width after shrinking, the other side rounded to the next pixel."""
+        """Return height and width after shrinking, rounded to the nearest pixel."""
         for most, side in ((self.max_side, max), (self.short_side, min)):
             have = side(height, width)
             if most is not None and have > most:
@@ -133,10 +132,10 @@ class Recode:
 
 
 def is_raw(position: int, share: float) -> bool:
-    """Whether the record at a position is among the `share` that is stored raw.
+    """Return whether the record at a position is among the `share` stored raw.
 
-    Of the first n records ``floor(n * share)`` are, spread evenly: a function of the position
-    alone, so that packing again gives the same file.
+    Of the first n records, ``floor(n * share)`` are raw, evenly spread. The result depends only on
+    the position, so packing again gives the same file.
     """
     exact = Fraction(share).limit_denominator(1_000_000)
     return int((position + 1) * exact) > int(position * exact)

@@ -1,4 +1,4 @@
-"""Statistics of the columns of a table, and the reading of its values."""
+"""Compute statistics of the columns of a table, and parse its values."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ _NO_IMAGES = (
 _NO_COLUMNS = frozenset({"label", "image", "mask", "index", "key", "position"})
 
 Column = NDArray[Any] | TextColumn | list[Any]
-"""Values of a field, [n], see `core.contracts.ColumnStorage.take`; or any values in a list."""
+"""Values of a field, [n], see `core.contracts.ColumnStorage.take`; or a list of any values."""
 
 
 @dataclass(frozen=True, slots=True)
 class NumericColumn:
-    """Figures of a column of numbers, over the training part.
+    """Statistics of a column of numbers, over the training split.
 
     Attributes:
         name: The column.
-        count: Values that are there.
-        missing: Rows without one.
-        mean: Their mean.
-        std: Their standard deviation, the root of the mean square distance; 0 if all are equal.
-        low: The least.
-        high: The greatest.
-        quartiles: The values below which a quarter, half and three quarters lie.
+        count: Number of values.
+        missing: Rows without a value.
+        mean: Mean.
+        std: Population standard deviation; 0 if all values are equal.
+        low: Minimum.
+        high: Maximum.
+        quartiles: First quartile, median and third quartile.
     """
 
     name: str
@@ -62,13 +62,13 @@ class NumericColumn:
 
 @dataclass(frozen=True, slots=True)
 class CategoricalColumn:
-    """The vocabulary of a column of categories, of the training part.
+    """Vocabulary of a column of categories, over the training split.
 
     Attributes:
         name: The column.
         values: Categories, the most frequent first; the id of ``values[i]`` is ``i + 1``.
-        missing: Rows without one.
-        others: Rows whose category is too rare for the vocabulary; their id is 0.
+        missing: Rows without a value.
+        others: Rows with a category outside the vocabulary, whose id is 0.
     """
 
     name: str
@@ -79,14 +79,14 @@ class CategoricalColumn:
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """All that samples and models need to know of a table; plain JSON on disk.
+    """Statistics of a table, for samples and models; plain JSON on disk.
 
     Attributes:
-        rows: Rows that were looked at.
+        rows: Number of rows.
         numeric: Columns of numbers, in the order of the features.
         categorical: Columns of categories, in the order of their ids in a sample.
-        target: The number that is to be predicted, or None.
-        left_out: Columns that are neither, since they would only tell which row it is, and why.
+        target: The column to predict, or None.
+        left_out: Columns that only identify the row, and why.
     """
 
     rows: int
@@ -96,16 +96,12 @@ class TableStatistics:
     left_out: tuple[tuple[str, str], ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, the same for the same table."""
+        """Return plain JSON values, the same for the same table."""
         return {"version": _VERSION, **json.loads(json.dumps(asdict(self)))}
 
     @classmethod
     def from_json(cls, content: Any, *, where: str) -> TableStatistics:
-        """Read what `as_json` gave.
-
-        Raises:
-            ValueError: It is something else.
-        """
+        """Validate and read the result of `as_json`; raise ValueError if it is invalid."""
         from pydantic import TypeAdapter, ValidationError
 
         try:
@@ -125,11 +121,7 @@ class TableStatistics:
 
 
 def read_statistics(path: str | Path) -> TableStatistics:
-    """Read the statistics in a file, such as a run's ``table.json``.
-
-    Raises:
-        ValueError: It is not there or holds something else.
-    """
+    """Read a file of statistics, such as a run's ``table.json``; raise ValueError if invalid."""
     try:
         content = json.loads(Path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -140,11 +132,7 @@ def read_statistics(path: str | Path) -> TableStatistics:
 
 
 def number_of(value: Any) -> float:
-    """Read a value as a number, NaN where it is missing.
-
-    Raises:
-        ValueError: It is text or infinite.
-    """
+    """Parse a value as a number, NaN if missing; raise ValueError for text and infinity."""
     if value is None:
         return math.nan
     number = _as_float(value, "is no number")
@@ -154,11 +142,7 @@ def number_of(value: Any) -> float:
 
 
 def category_of(value: Any) -> str | None:
-    """Read a value as a category, None where it is missing; whole numbers are their digits.
-
-    Raises:
-        ValueError: It is neither text nor a number.
-    """
+    """Parse a value as a category, None if missing; whole numbers become their digits."""
     if value is None or isinstance(value, str):
         return value or None
     number = _as_float(value, "is neither text nor a number")
@@ -179,14 +163,7 @@ def _is_number(value: Any) -> bool:
 
 
 def numbers_of(values: Any) -> NDArray[np.float64]:
-    """Read a column as `number_of` reads its values.
-
-    Args:
-        values: [n], see `core.contracts.ColumnStorage.take`.
-
-    Raises:
-        ValueError: It refuses one of them.
-    """
+    """Parse a column [n] as `number_of` parses values; see `core.contracts.ColumnStorage.take`."""
     if isinstance(values, TextColumn):
         if (values.places >= 0).any():
             raise ValueError("texts are no numbers")
@@ -199,39 +176,28 @@ def numbers_of(values: Any) -> NDArray[np.float64]:
 
 
 class CategoryIds:
-    """The ids of a column of categories; what has none, and what is missing, is 0.
+    """Ids of a column's categories; unknown and missing categories have the id 0.
 
     Args:
-        values: Categories, the first of which has the id 1.
+        values: Categories; the first has the id 1.
     """
 
     def __init__(self, values: Iterable[str]) -> None:
         self._ids = {text: number for number, text in enumerate(values, start=1)}
-        self._looked_up: tuple[Any, Any] = None, None  # in one: threads read it at any time
+        self._looked_up: tuple[Any, Any] = None, None  # one tuple, since other threads read it
 
     def __len__(self) -> int:
         return len(self._ids)
 
     def of(self, value: Any) -> int:
-        """Return the id of one value.
-
-        Raises:
-            ValueError: It is neither text nor a number.
-        """
+        """Return the id of one value; raise ValueError if it is neither text nor a number."""
         category = category_of(value)
         return 0 if category is None else self._ids.get(category, 0)
 
     def of_column(self, values: Any) -> NDArray[np.int64]:
-        """Return the ids of a column.
-
-        Args:
-            values: [n], see `core.contracts.ColumnStorage.take`.
-
-        Raises:
-            ValueError: `of` refuses one of them.
-        """
+        """Return the ids of a column [n]; see `core.contracts.ColumnStorage.take`."""
         if isinstance(values, TextColumn):
-            # Batch after batch has the same texts: then they are looked up once.
+            # Batches share their texts, so look them up once.
             texts, ids = self._looked_up
             if texts is not values.texts:
                 ids = np.array(list(map(self.of, values.texts)), np.int64)
@@ -260,9 +226,9 @@ def fit_table(
 ) -> TableStatistics:
     """Compute the exact statistics of a table in one pass.
 
-    Means and deviations of chunks are joined as in Chan, Golub and LeVeque, "Algorithms for
-    Computing the Sample Variance", 1983. For the quartiles each column of numbers takes 8 bytes a
-    value, in a temporary file beyond 16 MB. Memory holds one column at a time.
+    Means and deviations of chunks are combined as in Chan, Golub and LeVeque, "Algorithms for
+    Computing the Sample Variance", 1983. For the quartiles, each column of numbers is stored with 8
+    bytes a value, in a temporary file beyond 16 MB. Memory holds one column at a time.
 
     Args:
         chunks: Columns of the same rows, some rows at a time.
@@ -270,8 +236,8 @@ def fit_table(
         categorical: Columns of categories, whatever their type.
         target: The column to predict, which is not a feature.
         min_count: Rarer categories get the id 0.
-        max_categories: Number of categories with an id, the most frequent ones.
-        where: The data, for messages.
+        max_categories: Maximum number of ids per column, for the most frequent categories.
+        where: Name of the data, for messages.
 
     Raises:
         ValueError: A column is missing or empty, or mixes text and numbers, or no column is left.
@@ -365,7 +331,7 @@ def fit_table(
 
 
 def _tells_rows(name: str, column: _Numbers | _Categories | _Other) -> str:
-    """Return why a column is not a feature unless the config names it; empty if it is one."""
+    """Return why a column is not a feature unless the config names it; empty if it is a feature."""
     if not name or name.startswith("Unnamed: ") or _INDEX.fullmatch(name):
         return "has no name of its own"
     if isinstance(column, _Numbers) and column.counts_rows:
@@ -380,7 +346,7 @@ def _tells_rows(name: str, column: _Numbers | _Categories | _Other) -> str:
 
 
 def _kind_of(values: Column) -> _Numbers | _Categories | _Other:
-    """Tell the kind of a column by its first value that is there."""
+    """Infer the kind of a column from its first value."""
     if isinstance(values, np.ndarray) and (values.ndim > 1 or values.dtype.kind not in "biuf"):
         return _Other(count=1)
     for value in values if isinstance(values, list) else values.tolist():
@@ -408,7 +374,7 @@ class _Numbers:
     spool: Any = field(default_factory=lambda: tempfile.SpooledTemporaryFile(_SPOOL_BYTES))
 
     def add(self, values: Column) -> str:
-        """Add values; return what is wrong with one of them, or an empty text."""
+        """Add values; return an error about one of them, or an empty text."""
         numbers, trouble = _floats(values)
         there = numbers[np.isfinite(numbers)]
         self.missing += len(numbers) - len(there)
@@ -418,7 +384,7 @@ class _Numbers:
 
     @property
     def counts_rows(self) -> bool:
-        """Whether they are whole, rise from row to row, and leave out few, from about 0 on."""
+        """Whether the values look like row numbers: whole, rising, dense, and starting near 0."""
         few = self.high - self.low < 4 * self.count + 20
         return self.rises and few and 0 <= self.low < 20 and self.count > 1 and not self.missing
 
@@ -450,12 +416,12 @@ class _Numbers:
 
 
 def _floats(values: Column) -> tuple[NDArray[np.float64], str]:
-    """Return a column as floats, NaN for other values, and the error of a text in it."""
+    """Return a column as floats, NaN for invalid values, and an error about text in it."""
     if isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in "biuf":
         return values.astype(np.float64), ""
     listed = values if isinstance(values, list) else values.tolist()
     if {*map(type, listed)} <= {float, int, type(None)}:
-        return np.array(listed, np.float64), ""  # the same at once
+        return np.array(listed, np.float64), ""  # same result, faster
     numbers, trouble = np.full(len(listed), np.nan), ""
     for place, value in enumerate(listed):
         try:
@@ -476,7 +442,7 @@ class _Categories:
         return len(self.counts)
 
     def add(self, values: Column) -> str:
-        """Add values as `_Numbers.add` does."""
+        """Add values, like `_Numbers.add`."""
         trouble = ""
         for value, count in _counted(values):
             try:
@@ -499,21 +465,21 @@ class _Categories:
 
 
 def _counted(values: Column) -> Iterable[tuple[Any, int]]:
-    """Count different values."""
+    """Count equal values."""
     if isinstance(values, TextColumn):
-        counts = np.bincount(values.places + 1, minlength=1)  # the first are those of None
+        counts = np.bincount(values.places + 1, minlength=1)  # the first counts None
         there = np.flatnonzero(counts)
         return zip(values.texts[there - 1].tolist(), counts[there].tolist(), strict=True)
     listed = values if isinstance(values, list) else values.tolist()
     try:
         return Counter(listed).items()
-    except TypeError:  # arrays and lists, which have no hash
+    except TypeError:  # unhashable arrays and lists
         return zip(listed, itertools.repeat(1))
 
 
 @dataclass(slots=True)
 class _Other:
-    """A field without values so far; with a count, one that is not a column, such as an array."""
+    """A field without values so far, or, with a count, not a column, such as an array."""
 
     count: int = 0
     missing: int = 0

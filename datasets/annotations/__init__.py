@@ -1,1 +1,1 @@
-"""Label files beside the data: boxes, masks, keypoints, and what file names say."""
+"""Read label files beside the data: boxes, masks, keypoints, and fields in file names."""

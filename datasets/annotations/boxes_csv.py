@@ -1,4 +1,4 @@
-"""Boxes from a CSV file: a row for each box."""
+"""Read boxes from a CSV file with a row per box."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.datasets.records.labels import USUAL_LABELS, is_missing, listed
 
 BoxFormat = Literal["xyxy", "xywh", "cxcywh"]
 
-# Usual names, in any case.
+# Usual names, case-insensitive.
 _BOX: dict[tuple[str, str, str, str], BoxFormat] = {
     ("xmin", "ymin", "xmax", "ymax"): "xyxy",
     ("x_min", "y_min", "x_max", "y_max"): "xyxy",
@@ -28,41 +28,41 @@ _BOX: dict[tuple[str, str, str, str], BoxFormat] = {
     ("x", "y", "width", "height"): "xywh",
     ("x", "y", "w", "h"): "xywh",
 }
-# Shares of an image beyond this are pixels.
+# Larger values are pixels, not fractions of an image.
 _MOST_SHARE = 2.0
 
 
 @register("annotations", "boxes_csv")
 class CsvBoxes(KeyedTable):
-    """Boxes from a CSV file: a row for each box.
+    """Read boxes from a CSV file with a row per box.
 
-    Records get ``boxes`` float32 [N, 4] (xyxy, pixels, the right and bottom edge excluded) and
-    ``box_labels`` int64 [N]; as shares of the image they are ``boxes_normalized`` until it is
-    decoded. An image without rows has no boxes, and so has one whose row holds nothing but its
-    name. An image with a broken row (no number, no class) is a bad record. Rows of images that
-    are not in the data are left out, and counted where the file is of this data alone.
+    Records get ``boxes`` float32 [N, 4] (xyxy, pixels, right and bottom edge exclusive) and
+    ``box_labels`` int64 [N]. Boxes in fractions of the image are ``boxes_normalized`` until it is
+    decoded. An image without rows, or with only its name in a row, has zero boxes. A broken row
+    (not a number, empty class) makes its record bad. Rows of images outside the data are ignored,
+    with a warning if the file describes only this data.
 
     Args:
         path: The file, in the data's folder or beside it; ``{part}`` is train or val.
-        image_column: The column of the images' names, with or without folders and ending; None:
+        image_column: Column of image names, with or without folders and extension; None:
             ``image``, ``filename`` or another usual name.
-        label_column: The column of the classes; None: ``label``, ``class`` or the like.
+        label_column: Column of classes; None: ``label``, ``class`` or another usual name.
         box_columns: The four columns of a box; None: ``[xmin, ymin, xmax, ymax]``,
             ``[x, y, width, height]`` or other usual names.
-        box_format: Two corners (``xyxy``), the upper left corner with width and height
-            (``xywh``), or the centre with these (``cxcywh``); None: as the columns' names say.
-        coordinates: ``pixels``, or ``normalized``: shares of the image's width and height.
-        size_columns: Two columns of the image's width and height in pixels, at which boxes are
-            cut; None: that is left to the augmentation.
-        rescale: The file is of images of another size: scale boxes from the size in
-            `size_columns` to the size of the image. False: an image of another size is bad.
-        header: The columns' names, for a file that begins with a box.
+        box_format: Two corners (``xyxy``); upper left corner, width and height (``xywh``); centre,
+            width and height (``cxcywh``). None: derived from the column names.
+        coordinates: ``pixels``, or ``normalized``: fractions of the image's width and height.
+        size_columns: Columns of the image's width and height in pixels, to clip boxes; None: the
+            augmentation clips them.
+        rescale: The file describes images of another size: scale boxes from `size_columns` to the
+            image. False: an image of another size is a bad record.
+        header: Column names, for a file without a header line.
         delimiter: Separates values; None: a comma, tab or semicolon, by the first line.
-        classes: Names of the classes by id; None: those found, sorted.
-        missing: An image without rows has no boxes (``empty``), or is an ``error``. None: they have
-            no boxes, which is said, and is an error where it is more than half of the images.
-        bad_boxes: A box without area in its image is left out, and said (``drop``), or makes
-            its record bad (``record``).
+        classes: Class names by id; None: the sorted classes in the file.
+        missing: Accept images without rows as ``empty``, or raise an ``error``. None: accept them
+            with a warning, up to half of the images.
+        bad_boxes: For a box without area in its image: ``drop`` it with a warning, or make its
+            ``record`` bad.
     """
 
     name = "boxes_csv"
@@ -103,7 +103,7 @@ class CsvBoxes(KeyedTable):
         self.bad_boxes: BadBoxes = bad_boxes
 
     def rows(self, source: LabelSource, path: str) -> list[ObjectRows]:
-        """Keep the boxes of each record."""
+        """Return the boxes of each record."""
         normalized = self.coordinates == "normalized"
 
         def read() -> tuple[list[Objects | str], dict[str, list[str]]]:
@@ -146,7 +146,6 @@ class CsvBoxes(KeyedTable):
         return objects
 
     def _columns(self, table: LabelTable) -> _BoxColumns:
-        """Find the columns by their names: those that are set, or the usual ones."""
         four, box_format = tuple(self.box_columns or ()), self.box_format
         table.check(*four, *(self.size_columns or ()))
         if not four:
@@ -164,7 +163,7 @@ class CsvBoxes(KeyedTable):
         return _BoxColumns(label, four, box_format or "xyxy", self.size_columns)
 
     def _check_unit(self, objects: Sequence[Objects | str], where: str) -> None:
-        """Refuse boxes that are plainly of the other unit; as they are, all would be wrong."""
+        """Raise ValueError for boxes that are plainly in the other unit."""
         boxes = [box for one in objects if isinstance(one, Objects) for box in one.boxes]
         edges = np.array(boxes, np.float64).reshape(-1, 4)
         edges = edges[np.isfinite(edges).all(1)]
@@ -185,14 +184,7 @@ class CsvBoxes(KeyedTable):
 
 @dataclass(frozen=True, slots=True)
 class _BoxColumns:
-    """Columns of a table of boxes, by name.
-
-    Attributes:
-        label: The name of the class.
-        box: The four numbers of the box.
-        format: Two corners; a corner, width and height; or the centre, width and height.
-        size: Width and height of the image, or None.
-    """
+    """Columns of class, box (four) and image size (two, or None) in a table of boxes."""
 
     label: str
     box: tuple[str, ...]
@@ -201,7 +193,7 @@ class _BoxColumns:
 
 
 def _add_box(table: LabelTable, row: int, columns: _BoxColumns, objects: Objects) -> str:
-    """Add the box of a row, and return its class; empty: the row only names the image."""
+    """Add the box of a row and return its class; empty for a row with only the image name."""
     cells = {name: table.columns[name][row] for name in (columns.label, *columns.box)}
     label = cells[columns.label]
     if columns.size is not None:

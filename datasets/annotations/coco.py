@@ -1,4 +1,4 @@
-"""Boxes, masks and keypoints from COCO: one JSON file for all images of a part."""
+"""Read boxes, masks and keypoints from COCO: one JSON file per split."""
 
 from __future__ import annotations
 
@@ -18,28 +18,28 @@ from penstock.datasets.records.matching import matched, plain
 
 
 class MissingPackageError(ValueError):
-    """A library is not installed: that is no annotation's fault."""
+    """A required library is not installed; the annotation is not at fault."""
 
 
 @register("annotations", "coco")
 class CocoAnnotations:
-    """Boxes, masks and keypoints from COCO: one JSON file for all images of a part.
+    """Read boxes, masks and keypoints from COCO: one JSON file per split.
 
-    Records get ``boxes`` float32 [N, 4] (xyxy, pixels, the right and bottom edge excluded),
-    ``box_labels`` int64 [N], ``box_crowd`` and ``box_id`` int64 [N]; where the file has
-    keypoints, ``keypoints`` float32 [K, 3], those of all instances one after the other. Boxes are
-    cut at the edges of the image. With `masks`, ``box_masks`` uint8 [N, H, W] once the image is
-    decoded, of polygons and run lengths. An image with a broken annotation is a bad record.
+    Records get ``boxes`` float32 [N, 4] (xyxy, pixels, right and bottom edge exclusive, clipped
+    to the image), ``box_labels`` int64 [N], ``box_crowd`` and ``box_id`` int64 [N]. Keypoints in
+    the file become ``keypoints`` float32 [K, 3], concatenated over instances. With `masks`,
+    decoded images get ``box_masks`` uint8 [N, H, W], from polygons or run lengths. A broken
+    annotation makes its record bad.
 
     Args:
         path: The JSON file, in the data's folder or beside it; ``{part}`` is train or val.
-        masks: Read the mask of each box too.
+        masks: Also read the mask of each box.
         crowd: ``keep`` or ``drop`` boxes around crowds.
-        rescale: The file is of images of another size: scale its boxes and keypoints from the
-            size that it states to the size of the image. False: such an image is a bad record.
-        missing: An image that the file does not list: ``error``, or ``empty``: it has no boxes.
-        bad_boxes: A box without area in its image is left out, and said (``drop``), or makes
-            its record bad (``record``).
+        rescale: The file describes images of another size: scale boxes and keypoints from the
+            stated size to the image. False: an image of another size is a bad record.
+        missing: For an image outside the file: raise an ``error``, or accept it as ``empty``.
+        bad_boxes: For a box without area in its image: ``drop`` it with a warning, or make its
+            ``record`` bad.
     """
 
     def __init__(
@@ -100,14 +100,14 @@ class CocoAnnotations:
             self._add(annotation, number, by_id, names, where)
         objects = [Objects() if row is None else by_id[row] for row in rows]
         called = {"box_labels": [names[number] for number in sorted(names)]}
-        # Where classes have keypoints of their own, a number alone has no name.
+        # If classes name keypoints differently, a keypoint number has several names.
         if points and points[0] and all(one == points[0] for one in points):
             called["keypoints"] = points[0]
         return objects, called
 
     @staticmethod
     def _images(images: Sequence[Any]) -> tuple[dict[str, int], dict[int, Objects | str]]:
-        """Read image ids by file name, and make the objects of each image by id."""
+        """Read image ids by file name, and create the objects of each image by id."""
         found: dict[str, int] = {}
         by_id: dict[int, Objects | str] = {}
         for image in images:
@@ -168,11 +168,7 @@ class CocoAnnotations:
 
 
 def _mask(segmentation: Any, size: tuple[int, int] | None) -> bytes:
-    """Encode a mask of polygons, or of run lengths, as ``height,width,counts``, compressed.
-
-    Raises:
-        ValueError: It is none, or pycocotools is not there.
-    """
+    """Encode polygons or run lengths as ``height,width,counts``, compressed."""
     try:
         from pycocotools import mask
     except ImportError as error:
@@ -204,7 +200,7 @@ def _mask(segmentation: Any, size: tuple[int, int] | None) -> bytes:
 
 
 def _whole(value: Any) -> int:
-    """Read a whole number; ValueError or TypeError where it is none that an array can hold."""
+    """Return an integer; raise ValueError or TypeError if it does not fit int64."""
     if not abs(float(value)) < 1 << 62:
         raise ValueError(f"got {str(value)[:40]}, expected a whole number")
     return int(value)

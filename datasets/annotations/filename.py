@@ -1,4 +1,4 @@
-"""Read fields from file names: identity, camera, role, or whatever a pattern finds."""
+"""Read fields such as identity, camera or role from file names."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from penstock.core.registry import register
 
 _TAKEN = frozenset({"epoch", "image", "index", "key", "label", "position", "size_bytes", "valid"})
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
-_CLASSES = 1 << 20  # above so many different numbers, they are no classes
+_CLASSES = 1 << 20  # more distinct numbers are not classes
 
 
 @register("annotations", "filename")
 class FilenameFields:
-    r"""Fields from file names: a named group of a regular expression is a field of that name.
+    r"""Read fields from file names: each named group of a regular expression is a field.
 
-    A group that is a whole number wherever it is found gives an int, -1 where it is not found,
-    and a column of the index; any other gives a str, empty where it is not found.
+    A group that only matches integers becomes an int (-1 if absent) and an index column. Other
+    groups become a str (empty if absent).
 
-    The pattern is looked for in the key, the path below the data's folder. The one that is set
-    reads names such as ``0002_c1s1_000451_03.jpg``, as Market-1501 and DukeMTMC have them, into
-    ``identity`` 2 and ``camera`` 1, and the folders ``query/`` and ``gallery/`` into ``role``.
+    The pattern searches the key, which is the path below the data's folder. The default reads
+    names such as ``0002_c1s1_000451_03.jpg`` of Market-1501 and DukeMTMC into ``identity`` 2 and
+    ``camera`` 1, and the folders ``query/`` and ``gallery/`` into ``role``.
 
     Args:
         pattern: The regular expression.
@@ -40,7 +40,7 @@ class FilenameFields:
         self.pattern = pattern
 
     def of(self, records: RecordsToLabel) -> list[FoundFields]:
-        """Read the fields of a storage's records; see `core.contracts.Annotations`."""
+        """Read the fields of records; see `core.contracts.Annotations`."""
         where = f"{records.storage}, annotations filename"
         pattern = self._compiled(where)
         columns = _numbers(pattern, records.keys, where)
@@ -72,15 +72,8 @@ class FilenameFields:
 class FoundFields:
     """The fields of every record; satisfies `RecordAnnotations`.
 
-    Args:
-        index: Keys of the records.
-        pattern: What finds the fields in a key.
-        columns: Those that are numbers, int64 [n].
-        classes: The numbers that the training part has, as names; empty: those found here.
-
-    Attributes:
-        columns: The same; workers read records, and have none.
-        classes: Names of the classes, by field; workers have none.
+    `columns` are the integer fields, int64 [n], and `classes` the numbers of the training split, as
+    names. Workers receive neither.
     """
 
     def __init__(
@@ -103,11 +96,11 @@ class FoundFields:
                 self.classes[name] = tuple(map(str, numbers[numbers >= 0].tolist()))
 
     def fields(self, indices: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Fields of the records at `indices`, int64 [n]."""
+        """Return the fields of the records at `indices`, int64 [n]."""
         found = []
         for key in self._index.keys(indices):
             match = self._pattern.search(key)
-            assert match is not None  # every key was matched when the columns were made
+            assert match is not None  # `_numbers` checked every key
             found.append(
                 {
                     name: int(value or -1) if name in self._numbers else value or ""
@@ -117,7 +110,7 @@ class FoundFields:
         return found
 
     def fingerprint(self) -> str:
-        """Hash of the pattern: the fields follow from it and from the keys."""
+        """Hash the pattern; pattern and keys determine the fields."""
         return hashlib.blake2b(self._pattern.pattern.encode(), digest_size=16).hexdigest()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -127,7 +120,7 @@ class FoundFields:
 def _numbers(
     pattern: re.Pattern[str], keys: Sequence[str], where: str
 ) -> dict[str, NDArray[np.int64]]:
-    """Find the columns of the groups that are numbers."""
+    """Return the columns of the integer groups."""
     found = [pattern.search(key) for key in keys]
     missing = [key for key, match in zip(keys, found, strict=True) if match is None]
     if missing:

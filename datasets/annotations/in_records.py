@@ -1,4 +1,4 @@
-"""Name the classes of boxes, masks, keypoints and values that lie in the records themselves."""
+"""Name the classes of boxes, masks, keypoints and values inside the records."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ _OF_PACKING = ("crc32", "size_bytes")
 
 @register("annotations", "in_records")
 class InRecords:
-    """Boxes, masks, keypoints and values that the records hold: names of their classes.
+    """Use boxes, masks, keypoints and values inside the records, and name their classes.
 
-    ``pack`` keeps the names beside what it writes, and what ``sampler=weighted`` counts.
+    ``pack`` writes the class names beside the records, and the columns that ``sampler=weighted``
+    counts.
 
     Args:
-        classes: Names of the classes, or how many there are, by the field that holds their ids:
-            ``box_labels``, ``mask``, ``keypoints``, ``labels`` or ``values``. A field that is not
-            given has the names that ``pack`` kept.
+        classes: Class names, or their number, by the field with their ids: ``box_labels``,
+            ``mask``, ``keypoints``, ``labels`` or ``values``. Other fields use the names from
+            ``pack``.
     """
 
     def __init__(self, *, classes: Mapping[str, list[str] | int] | None = None) -> None:
@@ -35,7 +36,7 @@ class InRecords:
         }
 
     def of(self, records: RecordsToLabel) -> list[NamedFields]:
-        """Take the names of a storage's classes; see `core.contracts.Annotations`."""
+        """Return the class names of a storage; see `core.contracts.Annotations`."""
         where = f"{records.storage}, annotations in_records"
         mark = find_mark(records.place)
         kept = {} if mark is None else mark.field_classes
@@ -62,13 +63,7 @@ class InRecords:
 
 
 class NamedFields:
-    """Names of classes, and what packing counted; satisfies `RecordAnnotations`.
-
-    Args:
-        classes: Names by field.
-        mark: What packing left, if anything.
-        known: Columns that the storage's own index has.
-    """
+    """Class names, and the columns that packing wrote; satisfies `RecordAnnotations`."""
 
     def __init__(
         self, classes: Mapping[str, tuple[str, ...]], mark: Index | None, known: Sequence[str]
@@ -79,14 +74,14 @@ class NamedFields:
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Columns for the index, each [n]."""
+        """Return columns for the index, each [n]."""
         mark = self._mark
         return {} if mark is None else {name: mark.column(name) for name in self._names}
 
     def fields(self, indices: NDArray[np.int64]) -> Sequence[Mapping[str, Any]]:
-        """Nothing more: the records hold it."""
+        """Return empty fields: the records contain them."""
         return [{} for _ in indices]
 
     def fingerprint(self) -> str:
-        """Nothing more than the storage's."""
+        """Return an empty text: the storage's fingerprint suffices."""
         return ""

@@ -1,4 +1,4 @@
-"""Match the rows of a table with records: the base of the components that read one."""
+"""Match table rows with records; base of the components that read a table."""
 
 from __future__ import annotations
 
@@ -16,16 +16,7 @@ from penstock.datasets.records.matching import matched
 
 
 class KeyedTable(ABC):
-    """Annotations from a table with a column of the records' names.
-
-    Args:
-        path: The file, in the data's folder or beside it; ``{part}`` is train or val.
-        image_column: The column of names; None: ``image``, ``filename`` or another usual name.
-        header: Names of the columns, for a file whose first line is a row.
-        delimiter: Separates values; None: a comma, tab or semicolon, by the first line.
-        missing: A record without a row is taken as `taken`, or is an ``error``. None: it is taken
-            so with a warning, and is an error if that is more than half of the records.
-    """
+    """Annotations from a table with a column of record names; see `CsvBoxes` for the arguments."""
 
     name: ClassVar[str]
     taken: ClassVar[str]
@@ -54,7 +45,7 @@ class KeyedTable(ABC):
 
     @abstractmethod
     def rows(self, source: LabelSource, path: str) -> Sequence[RecordAnnotations]:
-        """Keep the rows of `source` that the file at `path` has."""
+        """Return the annotations of `source` from the file at `path`."""
 
     def open(self, path: str, where: str) -> tuple[LabelTable, str]:
         """Read the table, and find its column of names."""
@@ -67,11 +58,7 @@ class KeyedTable(ABC):
     def match(
         self, table: LabelTable, column: str, records: RecordsToLabel
     ) -> list[list[int] | None]:
-        """Find the rows of each record; None: it has none.
-
-        Raises:
-            ValueError: No name fits, or too many records have no row.
-        """
+        """Return the rows of each record, or None for a record without rows."""
         rows = table.rows_of(column)
         names = matched(
             records.keys,
@@ -81,7 +68,7 @@ class KeyedTable(ABC):
             where=table.where,
             taken=self.taken,
             setting=f"dataset.annotations.missing={self.accepts}",
-            # A file for both parts has rows of the other.
+            # A file for both splits has rows of the other split.
             its_own=not records.part or "{part}" in self.path,
             line_of=lambda name: table.at(rows[name][0]),
         )
@@ -89,7 +76,7 @@ class KeyedTable(ABC):
 
 
 class BadCells:
-    """The causes of bad records by row, and the columns they lie in."""
+    """Counts bad cells by column, and describes them."""
 
     def __init__(self, table: LabelTable, path: str) -> None:
         self._table = table
@@ -104,7 +91,7 @@ class BadCells:
         return self._first.setdefault(column, cause) and cause
 
     def check(self, remedy: str) -> None:
-        """Refuse a column that is bad in most rows."""
+        """Raise ValueError for a column that is bad in most rows."""
         for column, count in self._columns.items():
             if 2 * count > len(self._table.lines):
                 raise ValueError(

@@ -1,4 +1,4 @@
-"""Several labels for each image, from a table."""
+"""Read several labels per image from a table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from penstock.datasets.records.label_tables import LIST, LabelTable, number_of
 from penstock.datasets.records.labels import class_ids, is_missing
 from penstock.datasets.records.labels import listed as listed_classes
 
-# As the field writes them, in any case.
+# Usual names, case-insensitive.
 _LABELS = ("labels", "label", "tags", "tag", "classes", "class", "class_name", "label_name",
            "labelname", "category", "categories", "attribute_ids", "finding labels")  # fmt: skip
 _SEPARATORS = f"{LIST}|;,"
@@ -31,31 +31,30 @@ Matches = Sequence[list[int] | None]
 
 @register("annotations", "labels_csv")
 class CsvLabels(KeyedTable):
-    """Several labels for each image, from a CSV or Parquet file.
+    """Read several labels per image from a CSV or Parquet file.
 
-    A row has an image's name and its labels in one column (``cat|dog``), or a column for each
-    class with 1 or 0; the labels of an image may also stand in several rows. Records get
-    ``labels`` float32 [C]: 1 for what is there, 0 for what is not, NaN for what is not known, which
-    neither loss nor metrics count. An image with a broken row is a bad record. Rows of images that
-    are not in the data are left out, and counted where the file is of this data alone.
+    A row contains an image's name and its labels in one column (``cat|dog``), or one 0/1 column
+    per class. The labels of an image may span several rows. Records get ``labels`` float32 [C]: 1
+    present, 0 absent, NaN unknown, which loss and metrics ignore. A broken row makes its record
+    bad. Rows of images outside the data are ignored, with a warning if the file describes only
+    this data.
 
     Args:
         path: The file, in the data's folder or beside it; ``{part}`` is train or val.
-        image_column: The column of the images' names, with or without folders and ending; None:
+        image_column: Column of image names, with or without folders and extension; None:
             ``image``, ``filename`` or another usual name.
-        label_column: The column of the labels; None: ``labels``, ``tags`` or the like, else each
-            column but the images' is of a class.
-        separator: What separates labels in their column, or ``space``; None: the one of ``| ; ,``
-            that occurs there.
-        classes: Names of the classes by id, which may be the columns that are taken; None: those
-            found, sorted (columns in their order).
-        empty: In the column of a class, nothing means ``unknown`` or ``absent``.
-        minus_one: In the column of a class, -1 means ``unknown`` or ``absent``; None: it is
-            refused.
-        header: The columns' names, for a file that begins with an image.
+        label_column: Column of labels; None: ``labels``, ``tags`` or another usual name. Without
+            such a column, every other column is a class.
+        separator: Separates labels in their column; ``space`` for spaces. None: the one of
+            ``| ; ,`` in the file.
+        classes: Class names by id, which may select columns; None: the sorted labels, or the
+            columns in their order.
+        empty: Meaning of an empty cell in a class column: ``unknown`` or ``absent``.
+        minus_one: Meaning of -1 in a class column: ``unknown`` or ``absent``; None: -1 is an error.
+        header: Column names, for a file without a header line.
         delimiter: Separates values; None: a comma, tab or semicolon, by the first line.
-        missing: An image without rows has no labels (``empty``), or is an ``error``. None: it has
-            none with a warning, and is an error if that is more than half of the images.
+        missing: Accept images without rows as ``empty``, or raise an ``error``. None: accept them
+            with a warning, up to half of the images.
     """
 
     name = "labels_csv"
@@ -90,11 +89,10 @@ class CsvLabels(KeyedTable):
             )
 
     def rows(self, source: LabelSource, path: str) -> list[NumberRows]:
-        """Keep the labels of each record."""
+        """Return the labels of each record."""
         return source.numbers("labels", lambda: self._read(path, source.records, source.where))
 
     def _read(self, path: str, records: RecordsToLabel, where: str) -> Numbers:
-        """Read the labels of each record, and the names of the classes."""
         table, image = self.open(path, where)
         table.check(self.label_column)
         given = records.classes.get("labels") or self.classes
@@ -108,7 +106,7 @@ class CsvLabels(KeyedTable):
     def _listed(
         self, table: LabelTable, matches: Matches, column: str, given: Sequence[str] | None
     ) -> Numbers:
-        """Read labels that stand in one column."""
+        """Read labels from one column."""
         cells = table.columns[column]
         separator = self.separator or self._separator(table, matches, column)
         at = None if separator == _SPACE else separator
@@ -137,7 +135,6 @@ class CsvLabels(KeyedTable):
 
     @staticmethod
     def _separator(table: LabelTable, matches: Matches, column: str) -> str:
-        """Find what separates labels."""
         rows = [row for of_record in matches for row in of_record or ()]
         cells = table.columns[column]
         occurring = [each for each in _SEPARATORS if any(each in cells[row] for row in rows)]
@@ -166,7 +163,7 @@ class CsvLabels(KeyedTable):
         given: Sequence[str] | None,
         path: str,
     ) -> Numbers:
-        """Read labels that have a column each."""
+        """Read labels from a column per class."""
         columns = [name for name in table.columns if name != image]
         names = list(given or columns)
         taken = [(place, name) for place, name in enumerate(names) if name in columns]
@@ -186,7 +183,7 @@ class CsvLabels(KeyedTable):
         matches = self.match(table, image, records)
         found: list[NDArray[np.float32] | str] = []
         for rows in matches:
-            # A class of the training data that has no column here is not known.
+            # A class without a column here is unknown.
             values = np.full(len(names), 0 if rows is None else np.nan, np.float32)
             cause = ""
             for row in rows or ():
@@ -205,7 +202,7 @@ class CsvLabels(KeyedTable):
         return found, names
 
     def _value(self, text: str) -> float:
-        """Read whether a label is there: 1 or 0, or NaN where that is not known."""
+        """Return 1 for present, 0 for absent, or NaN for unknown."""
         text = _WORDS.get(text.lower(), text)
         if not text:
             return _MEANS[self.empty]

@@ -1,4 +1,4 @@
-"""Masks as image files, one for each image, in a folder of their own."""
+"""Read masks from a folder with one image file per image."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from penstock.datasets.records.labels import read_class_names
 
 @register("annotations", "mask_folder")
 class MaskFolder:
-    """Masks as PNG files of class ids or palette colours, one for each image, in their own folder.
+    """Read masks from a folder of PNG files with class ids or palette colours, one per image.
 
-    Records get ``mask``, the file's bytes, which ``dataset.decode`` turns into class ids,
-    integer [H, W]. An image whose mask is gone is a bad record.
+    Records get ``mask``, the file's bytes, which ``dataset.decode`` turns into class ids, integer
+    [H, W]. A missing mask makes its record bad.
 
     Args:
-        path: The folder, in the data's or beside it; ``{part}`` is train or val. A key finds its
-            mask by its name, in the same folders here or without them.
-        classes: Names of the classes by id, or how many there are; null: the lines of
-            ``classes.txt`` in the folder.
-        ending: Ending of the mask files.
-        suffix: End of the masks' names that the images' names lack, as in ``street_mask.png``.
+        path: The folder, in the data's folder or beside it; ``{part}`` is train or val. Names match
+            keys, in the same subfolders or without them.
+        classes: Class names by id, or their number; null: the lines of ``classes.txt`` in the
+            folder.
+        ending: Extension of the mask files.
+        suffix: End of mask names that image names lack, as in ``street_mask.png``.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class MaskFolder:
         self.suffix = suffix
 
     def of(self, records: RecordsToLabel) -> list[MaskFiles]:
-        """Find the masks of a storage's records; see `core.contracts.Annotations`."""
+        """Find the masks of records; see `core.contracts.Annotations`."""
         folder, where = find_labels("mask_folder", "folder", self.path, records)
         ending = f"{self.suffix}.{self.ending.lstrip('.')}"
         files = matched_files(
@@ -70,13 +70,7 @@ class MaskFolder:
 
 
 class MaskFiles:
-    """A mask file for each record; satisfies `RecordAnnotations`.
-
-    Args:
-        folder: Where they lie.
-        index: Their names below it.
-        classes: Names of the classes by id.
-    """
+    """A mask file for each record; satisfies `RecordAnnotations`."""
 
     columns: Mapping[str, NDArray[np.int32]] = {}
 
@@ -86,7 +80,7 @@ class MaskFiles:
         self.classes = {} if classes is None else {"mask": classes}
 
     def fields(self, indices: NDArray[np.int64]) -> list[dict[str, bytes] | str]:
-        """The masks at `indices`, int64 [n], or why there is none."""
+        """Return the mask of each of `indices`, int64 [n], or the cause of a bad record."""
         fields: list[dict[str, bytes] | str] = []
         top = os.fsencode(self._folder) + b"/"
         for name in self._index.raw_keys(indices):
@@ -97,5 +91,5 @@ class MaskFiles:
         return fields
 
     def fingerprint(self) -> str:
-        """Hash of the masks' names and sizes."""
+        """Hash the masks' names and sizes."""
         return self._index.fingerprint()

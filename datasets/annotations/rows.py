@@ -1,4 +1,4 @@
-"""Annotations of all records as rows of an index, which is kept until a label file changes."""
+"""Cache the annotations of all records as rows of an index, until a label file changes."""
 
 from __future__ import annotations
 
@@ -27,17 +27,12 @@ RAREST_LABEL = "rarest_label"
 _BOX = ("x0", "y0", "x1", "y1")
 _POINT = ("x", "y", "visibility")
 _SIZE = ("image_width", "image_height")
-_VERSION = 4  # raise it where the same label files give other rows
-_UNKNOWN = -1  # of labels, which are kept in a byte each
+_VERSION = 4  # raise it when the same label files give other rows
+_UNKNOWN = -1  # stored labels are int8
 
 
 class Rows:
-    """Annotations in an index; satisfies `RecordAnnotations`.
-
-    Args:
-        index: The rows of all records, sorted by record.
-        field: The field that the index's class names belong to.
-    """
+    """Annotations as rows of an index, sorted by record; satisfies `RecordAnnotations`."""
 
     def __init__(self, index: Index, field: str) -> None:
         self._index = index
@@ -54,7 +49,7 @@ class Rows:
         return [self._bad.get(i) or self._one(i) for i in indices.tolist()]
 
     def fingerprint(self) -> str:
-        """Hash of all rows and names."""
+        """Hash all rows and names."""
         return self._index.fingerprint()
 
     def _mapped(self) -> dict[str, NDArray[Any]]:
@@ -68,7 +63,7 @@ class Rows:
 
 
 class NumberRows(Rows):
-    """``labels``, 1 or 0, or ``values``: float32 [K] of each record, NaN where one is unknown."""
+    """``labels`` (1 or 0) or ``values``, float32 [K] per record; NaN means unknown."""
 
     def _mapped(self) -> dict[str, NDArray[Any]]:
         names = self.classes[self._field]
@@ -82,17 +77,17 @@ class NumberRows(Rows):
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
-        """Columns for the index, each [n].
+        """Return columns for the index, each [n].
 
-        ``value_<name>``, float32, or `RAREST_LABEL`, int32: the label of each record that the
-        fewest records have; -1: it has none.
+        ``value_<name>``, float32, for values. `RAREST_LABEL`, int32, for labels: the label of each
+        record that the fewest records have; -1: none.
         """
         table, names = self._mapped()[self._field], self.classes[self._field]
         if self._field == "values":
             return {f"value_{name}": table[:, n] for n, name in enumerate(names)}
         rarest = np.full(len(table), -1, np.int32)
         counts = (table == 1).sum(0)
-        for n in np.argsort(counts, kind="stable")[::-1]:  # the rarest is written last
+        for n in np.argsort(counts, kind="stable")[::-1]:  # write the rarest last
             rarest[table[:, n] == 1] = n
         return {RAREST_LABEL: rarest}
 
@@ -100,8 +95,7 @@ class NumberRows(Rows):
 class ObjectRows(Rows):
     """Boxes or keypoints of each record.
 
-    Fields end in ``_normalized`` if they are shares of the image, until the decoder, which knows
-    its size, makes them pixels.
+    Until the image is decoded, fractions of it have field names with ``_normalized``.
     """
 
     def _mapped(self) -> dict[str, NDArray[Any]]:
@@ -110,10 +104,10 @@ class ObjectRows(Rows):
 
     @property
     def columns(self) -> dict[str, NDArray[np.int32]]:
-        """Number of objects of each record, int32 [n]: ``boxes`` or ``keypoints``.
+        """Return the number of ``boxes`` or ``keypoints`` of each record, int32 [n].
 
-        Of boxes also `RAREST`, int32 [n]: the class of each record that the fewest boxes have;
-        -1: it has none.
+        For boxes also `RAREST`, int32 [n]: the class of each record that the fewest boxes have;
+        -1: none.
         """
         counts = np.diff(self._mapped()["start"]).astype(np.int32)
         if self._field == "keypoints":
@@ -121,7 +115,7 @@ class ObjectRows(Rows):
         labels = np.asarray(self._index.column("label"), np.int32)
         often = np.bincount(labels)[labels] if labels.size else labels
         rarest = np.full(self._count, -1, np.int32)
-        order = np.argsort(-often, kind="stable")  # the rarest of a record is written last
+        order = np.argsort(-often, kind="stable")  # write the rarest of a record last
         rarest[self._index.column("record")[order]] = labels[order]
         return {"boxes": counts, RAREST: rarest}
 
@@ -150,15 +144,7 @@ class ObjectRows(Rows):
 
 @dataclass(slots=True)
 class LabelSource:
-    """The label files of one component, and what their rows depend on.
-
-    Attributes:
-        name: Of the component.
-        settings: Its arguments: JSON.
-        records: The records that the files describe.
-        files: The label files.
-        where: The storage and the label files, for messages.
-    """
+    """The label files of one component, and everything that their rows depend on."""
 
     name: str
     settings: Mapping[str, Any]
@@ -167,13 +153,7 @@ class LabelSource:
     where: str
 
     def index(self, field: str, rows: Callable[[], tuple[dict[str, Any], Any, Any]]) -> Index:
-        """Take the rows from the cache of indexes, or read the label files.
-
-        Args:
-            field: The field that the rows are for.
-            rows: Returns arguments of `write_index`, the causes of bad records by row, and more
-                metadata.
-        """
+        """Load the rows from the cache of indexes, or read the label files."""
         marks = marks_of(self.files)
         count = len(self.records.keys)
 
@@ -207,7 +187,7 @@ class LabelSource:
         )
 
     def numbers(self, field: str, read: Callable[[], Numbers]) -> list[NumberRows]:
-        """Keep ``labels`` or ``values``; `read` returns them by record, and their names."""
+        """Return rows of ``labels`` or ``values``; `read` returns their numbers and names."""
 
         def rows() -> tuple[dict[str, Any], Any, Any]:
             found, names = read()
@@ -227,17 +207,11 @@ class LabelSource:
         *,
         normalized: bool = False,
     ) -> list[ObjectRows]:
-        """Keep boxes, and keypoints if there are any.
+        """Return rows of boxes, and of keypoints if there are any.
 
-        Args:
-            read: Returns the objects of each record or the cause of a bad one, and the names of
-                ``box_labels`` and ``keypoints`` by number where the files have them. The classes
-                that the training part or the config settles come first; else they are the
-                sorted names.
-            normalized: Boxes and keypoints are shares of the image.
-
-        Raises:
-            ValueError: All records are bad, or a class is unknown.
+        `read` returns the objects of each record or the cause of a bad one, and the names of
+        ``box_labels`` and ``keypoints`` by number, if the files have them. Classes of the training
+        split or the config take precedence; the default is sorted names.
         """
         done: list[Any] = []
 
@@ -283,7 +257,7 @@ class LabelSource:
         return [boxes, points] if len(points._index) else [boxes]
 
     def _checked(self, objects: Sequence[Objects | str]) -> list[Objects | str]:
-        """Clip boxes to their images; leave out those without area, or make their records bad."""
+        """Clip boxes to their images; drop boxes without area, or make their records bad."""
         checked: list[Objects | str] = []
         dropped: list[str] = []
         for key, one in zip(self.records.keys, objects, strict=True):
@@ -312,23 +286,22 @@ class LabelSource:
 
 
 Numbers = tuple[Sequence[NDArray[np.float32] | str], Sequence[str]]
-"""The numbers of each record, float32 [K], NaN where one is unknown, or the cause of a bad record;
-and the names of the numbers."""
+"""The numbers of each record, float32 [K] with NaN for unknown, or the cause of a bad record;
+and the names of the numbers.
+"""
 
 
 @dataclass(slots=True)
 class Objects:
-    """The content of a label file about one record.
+    """The content of a label file for one record.
 
     Attributes:
         boxes: Left, top, right and bottom edge, in pixels, [N, 4].
         names: The class of each box, [N].
-        extras: More about each box by name, integers [N], such as ``difficult``.
-        masks: The mask of each box as ``height,width,counts``, run lengths as COCO compresses
-            them, [N]; or none of any.
+        extras: More integers per box by name, [N], such as ``difficult``.
+        masks: COCO run lengths per box, ``height,width,counts``, [N]; empty without masks.
         keypoints: x, y, in pixels, and visibility 0, 1 or 2, [K, 3].
-        size: Width and height of the image, if the file states them; (1, 1): boxes and keypoints
-            are shares of the image.
+        size: Stated width and height of the image; (1, 1): boxes and keypoints are fractions.
     """
 
     boxes: list[Sequence[float]] = field(default_factory=list)
@@ -339,12 +312,12 @@ class Objects:
     size: tuple[int, int] | None = None
 
     def clip(self) -> list[str]:
-        """Cut the boxes at the edges of the image; remove and return those without area."""
+        """Clip boxes to the image; remove and return boxes without area."""
         boxes = np.asarray(self.boxes, np.float64).reshape(-1, 4)
         width, height = self.size or (np.inf, np.inf)
         inside = np.clip(boxes, 0, (width, height, width, height))
         good = (inside[:, 2] > inside[:, 0]) & (inside[:, 3] > inside[:, 1])  # False for NaN
-        good &= np.isfinite(inside).all(1)  # infinite boxes of an image of unknown size
+        good &= np.isfinite(inside).all(1)  # infinite boxes, if the size is unknown
         rows = np.flatnonzero(good).tolist()
         self.boxes = inside[good].tolist()
         self.names = [self.names[row] for row in rows]
@@ -354,7 +327,7 @@ class Objects:
         return ["[" + ", ".join(f"{edge:g}" for edge in box) + "]" for box in wrong]
 
     def make_shares(self) -> None:
-        """Make boxes and keypoints shares of the stated size of the image."""
+        """Convert boxes and keypoints to fractions of the stated image size."""
         if self.size is not None:
             width, height = self.size
             boxes = np.asarray(self.boxes, np.float64).reshape(-1, 4)
@@ -366,7 +339,7 @@ class Objects:
 def _columns(
     rows: Sequence[tuple[int, Sequence[Sequence[float]]]], names: Sequence[str]
 ) -> dict[str, NDArray[Any]]:
-    """Make columns with a row for each object, and the number of its record."""
+    """Build columns with a row per object, and the row of its record."""
     values = np.array([row for _, one in rows for row in one], np.float32)
     values = values.reshape(-1, len(names))
     records = np.array([record for record, _ in rows], np.int32)

@@ -1,4 +1,4 @@
-"""Numbers that were measured of each image, from a table."""
+"""Read measured numbers per image from a table."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from penstock.datasets.records.label_tables import number_of
 
 @register("annotations", "values_csv")
 class CsvValues(KeyedTable):
-    """Numbers that were measured of each image: a row for each, in a CSV or Parquet file.
+    """Read measured numbers from a CSV or Parquet file with a row per image.
 
-    Records get ``values`` float32 [K], NaN for an unknown value, which neither loss nor metrics
-    count. An image with a broken row, or two rows, is a bad record. Rows of images that are not in
-    the data are left out, and counted if the file is of this data alone.
+    Records get ``values`` float32 [K]; NaN means unknown, which loss and metrics ignore. A broken
+    row, or two rows, make a record bad. Rows of images outside the data are ignored, with a
+    warning if the file describes only this data.
 
     Args:
         path: The file, in the data's folder or beside it; ``{part}`` is train or val.
-        image_column: The column of the images' names, with or without folders and ending; None:
+        image_column: Column of image names, with or without folders and extension; None:
             ``image``, ``filename`` or another usual name.
-        value_columns: The columns of the numbers; None: all others.
-        header: The columns' names, for a file that begins with an image.
+        value_columns: Columns of numbers; None: all other columns.
+        header: Column names, for a file without a header line.
         delimiter: Separates values; None: a comma, tab or semicolon, by the first line.
-        missing: The values of an image without a row are ``unknown``, or it is an ``error``. None:
-            they are unknown with a warning, and an error if that is more than half of the images.
+        missing: Accept images without a row as ``unknown``, or raise an ``error``. None: accept
+            them with a warning, up to half of the images.
     """
 
     name = "values_csv"
@@ -53,7 +53,7 @@ class CsvValues(KeyedTable):
         self.value_columns = value_columns
 
     def rows(self, source: LabelSource, path: str) -> list[NumberRows]:
-        """Keep the values of each record."""
+        """Return the values of each record."""
         return source.numbers("values", lambda: self._read(path, source.records, source.where))
 
     def _read(self, path: str, records: RecordsToLabel, where: str) -> Numbers:

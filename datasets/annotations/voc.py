@@ -1,4 +1,4 @@
-"""Boxes from Pascal VOC: an XML file for each image."""
+"""Read boxes from Pascal VOC: an XML file per image."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ _MOST = 1 << 31
 
 @register("annotations", "voc")
 class VocAnnotations:
-    """Boxes from Pascal VOC: an XML file for each image, of the same name.
+    """Read boxes from Pascal VOC: an XML file per image, with the same name.
 
-    Records get ``boxes`` float32 [N, 4] (xyxy, pixels, the right and bottom edge excluded),
-    ``box_labels`` int64 [N], and ``box_difficult``, ``box_truncated`` int64 [N]. Boxes are cut
-    at the edges of the image. A record whose XML is broken or names another file is bad.
+    Records get ``boxes`` float32 [N, 4] (xyxy, pixels, right and bottom edge exclusive, clipped
+    to the image), ``box_labels`` int64 [N], and ``box_difficult``, ``box_truncated`` int64 [N]. A
+    broken XML, or one that names another file, makes its record bad.
 
     Args:
-        path: The folder of the XML files, in the data's or beside it; ``{part}`` is train or val. A
-            key with folders finds its XML in the same folders here, or without them.
-        one_based: Pixels are counted from 1, as in VOC itself; false: from 0.
-        difficult: ``keep`` or ``drop`` what is marked as difficult.
-        rescale: The file is of images of another size: scale its boxes and keypoints from the
-            size that it states to the size of the image. False: such an image is a bad record.
-        missing: An image without an XML: ``error``, or ``empty``: it has no boxes.
-        bad_boxes: A box without area in its image is left out, and said (``drop``), or makes
-            its record bad (``record``).
+        path: The folder of the XML files, in the data's folder or beside it; ``{part}`` is train or
+            val. Names match keys, in the same subfolders or without them.
+        one_based: Pixel coordinates begin at 1, as in VOC itself; false: at 0.
+        difficult: ``keep`` or ``drop`` difficult objects.
+        rescale: The file describes images of another size: scale boxes from the stated size to the
+            image. False: an image of another size is a bad record.
+        missing: For an image without an XML: raise an ``error``, or accept it as ``empty``.
+        bad_boxes: For a box without area in its image: ``drop`` it with a warning, or make its
+            ``record`` bad.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class VocAnnotations:
         self.bad_boxes: BadBoxes = bad_boxes
 
     def of(self, records: RecordsToLabel) -> list[ObjectRows]:
-        """Read the boxes of a storage's records; see `core.contracts.Annotations`."""
+        """Read the boxes of records; see `core.contracts.Annotations`."""
         folder, where = find_labels("voc", "folder", self.path, records)
         files = matched_files(records, folder, ".xml", self.missing, where=where, what="XML")
 
@@ -68,7 +68,7 @@ class VocAnnotations:
         return LabelSource("voc", vars(self), records, files, where).objects(read)
 
     def _parse(self, file: LabelFile, key: str, root: str) -> Objects | str:
-        """Parse the objects of an XML file, or say what is wrong with it."""
+        """Parse the objects of an XML file, or return the cause of a bad record."""
         name = os.path.basename(file.path)
         if file.size_bytes > _MAX_BYTES:
             return f"{name} has {file.size_bytes:,} bytes, which is no annotation"
@@ -103,7 +103,7 @@ class VocAnnotations:
             if not label:
                 raise ValueError("an object has no name")
             edges = [_number(node, f"bndbox/{n}") for n in ("xmin", "ymin", "xmax", "ymax")]
-            if self.one_based:  # the last pixel counts: its far edge has its own number
+            if self.one_based:  # the last pixel is inclusive, so its far edge keeps its number
                 edges[0] -= 1
                 edges[1] -= 1
             found.boxes.append(edges)
@@ -118,11 +118,6 @@ def _base(name: str) -> str:
 
 
 def _parse_xml(text: bytes) -> ElementTree.Element:
-    """Parse XML text.
-
-    Raises:
-        ValueError: It is not XML, or it declares a document type or entities.
-    """
     if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
         raise ValueError("declares a document type or entities, which annotations have no use for")
     try:
@@ -145,7 +140,7 @@ def _number(node: ElementTree.Element, path: str, default: float | None = None) 
 
 def _whole(node: ElementTree.Element, path: str) -> int:
     number = _number(node, path, 0.0)
-    if not abs(number) < _MOST:  # or none at all
+    if not abs(number) < _MOST:  # or NaN
         raise _no_number(path, str(number))
     return int(number)
 

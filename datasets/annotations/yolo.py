@@ -1,4 +1,4 @@
-"""Boxes from YOLO: a text file for each image, a line for each box."""
+"""Read boxes and keypoints from YOLO: a text file per image, a line per object."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from penstock.datasets.records.label_files import LabelFile, find_labels, matche
 from penstock.datasets.records.labels import name_lines
 
 _NAMES = ("data.yaml", "dataset.yaml", "classes.txt", "obj.names")
-_TOLERANCE = 0.01  # writers round
-_MOST_CORNERS = 8  # numbers of a triangle or an oriented box, which are common polygons
+_TOLERANCE = 0.01  # for rounded numbers
+_MOST_CORNERS = 8  # numbers of a triangle or an oriented box
 
 Point = tuple[float, float, float]
 """A keypoint: x, y and visibility."""
@@ -27,23 +27,23 @@ Point = tuple[float, float, float]
 
 @register("annotations", "yolo")
 class YoloAnnotations:
-    """Boxes from YOLO: a text file for each image, a line for each box.
+    """Read boxes and keypoints from YOLO: a text file per image, a line per object.
 
-    A line is a class number and the box's centre, width and height as shares of the image. With
-    ``kpt_shape`` in ``data.yaml``, the keypoints follow. Without it, a longer line is a polygon,
-    whose box is taken. Records get ``boxes`` float32 [N, 4] (xyxy, pixels once the image is
-    decoded) and ``box_labels`` int64 [N]; with ``kpt_shape``, also ``keypoints`` float32 [K, 3],
-    the keypoints of all objects one after the other. A record with a broken line is bad.
+    A line contains a class number, and the box's centre, width and height as fractions of the
+    image. With ``kpt_shape`` in ``data.yaml``, keypoints follow; otherwise a longer line is a
+    polygon, and its bounding box is used. Records get ``boxes`` float32 [N, 4] (xyxy, pixels once
+    the image is decoded) and ``box_labels`` int64 [N]; with ``kpt_shape`` also ``keypoints``
+    float32 [K, 3], concatenated over objects. A broken line makes its record bad.
 
     Args:
         path: The folder of the text files; null: ``labels/{part}`` or ``{part}/labels``, in the
             data's folder or beside it. ``{part}`` is train or val.
-        classes: Names of the classes by number; null: from ``data.yaml`` (``names``) or
-            ``classes.txt`` in the labels' folder or one of the two above it, else the numbers.
-        missing: An image without a text file: ``empty``: it has no boxes; ``error``; null: it has
-            none, and more than half of the images like that are refused.
-        bad_boxes: A box without area in its image is left out, and said (``drop``), or makes
-            its record bad (``record``).
+        classes: Class names by number; null: from ``data.yaml`` (``names``) or ``classes.txt`` in
+            the labels' folder or two levels above, otherwise the numbers.
+        missing: Accept images without a text file as ``empty``, or raise an ``error``. null: accept
+            them with a warning, up to half of the images.
+        bad_boxes: For a box without area in its image: ``drop`` it with a warning, or make its
+            ``record`` bad.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class YoloAnnotations:
         self.bad_boxes: BadBoxes = bad_boxes
 
     def of(self, records: RecordsToLabel) -> list[ObjectRows]:
-        """Read the boxes of a storage's records; see `core.contracts.Annotations`."""
+        """Read the boxes of records; see `core.contracts.Annotations`."""
         folder, where = self._folder(records)
         files = matched_files(records, folder, ".txt", self.missing, where=where, what="text file")
         named = None if self.classes else _describing(folder)
@@ -88,7 +88,7 @@ class YoloAnnotations:
 
 
 def _describing(folder: str, *endings: str) -> LabelFile | None:
-    """Find the first file beside or above the labels that describes them."""
+    """Return the first file beside or above the labels that describes them."""
     places = (Path(folder), *Path(folder).parents[:2])
     names = [name for name in _NAMES if name.endswith(endings or "")]
     return next(filter(None, (LabelFile.at(f"{p}/{name}") for p in places for name in names)), None)
@@ -126,11 +126,7 @@ def _read_yaml(text: str, said: str) -> Mapping[str, Any]:
 
 
 def _lines(folder: str, where: str) -> tuple[_Lines, LabelFile | None]:
-    """Find the form of the lines, and the file that states it.
-
-    Raises:
-        ValueError: The file states a form that lines cannot have.
-    """
+    """Return the line format, and the file that states it."""
     file = _describing(folder, ".yaml")
     if file is None:
         return _Lines(), None
@@ -149,7 +145,7 @@ def _lines(folder: str, where: str) -> tuple[_Lines, LabelFile | None]:
 
 
 def _keypoint_names(content: Mapping[str, Any], count: int) -> list[str]:
-    """Read ``kpt_names``, where all classes have the same; else none."""
+    """Return ``kpt_names`` if all classes share them, otherwise an empty list."""
     names = content.get("kpt_names")
     of_classes = list(names.values()) if isinstance(names, dict) else [names]
     first = of_classes[0] if of_classes else None
@@ -160,15 +156,10 @@ def _keypoint_names(content: Mapping[str, Any], count: int) -> list[str]:
 
 @dataclass(slots=True)
 class _Lines:
-    """The form of the lines of all files.
+    """The line format of all files; without `points`, longer lines are polygons.
 
-    Attributes:
-        points: Number of keypoints of an object; 0: longer lines are polygons.
-        values: Numbers of a keypoint: x and y, or x, y and visibility.
-        stated: Whether a file states the form.
-        keypoints: Names of the keypoints.
-        counts: How many numbers lines have.
-        like_pose: Whether each line may be a box and its keypoints.
+    `values` numbers describe a keypoint: x and y, or x, y and visibility. `counts` and `like_pose`
+    record whether lines may be boxes with keypoints.
     """
 
     points: int = 0
@@ -179,7 +170,7 @@ class _Lines:
     like_pose: bool = True
 
     def parse(self, file: LabelFile, root: str, classes: Sequence[str] | None) -> Objects | str:
-        """Parse the objects of a text file, or return what is wrong with it."""
+        """Parse the objects of a text file, or return the cause of a bad record."""
         name = os.path.basename(file.path)
         found = Objects(size=(1, 1))
         try:
@@ -201,11 +192,7 @@ class _Lines:
         return found
 
     def check(self, path: str, where: str) -> None:
-        """Refuse lines that may be polygons as well as keypoints, after all files are parsed.
-
-        Raises:
-            ValueError: They may; the remedy is to state the form in the file at `path`.
-        """
+        """Reject lines that may be polygons or keypoints, after all files are parsed."""
         [count] = self.counts if len(self.counts) == 1 else [0]
         if not self.stated and self.like_pose and count > _MOST_CORNERS:
             raise ValueError(
@@ -215,11 +202,7 @@ class _Lines:
             )
 
     def _object(self, values: Sequence[float], line: str) -> tuple[Sequence[float], list[Point]]:
-        """Read the box, and the keypoints, of a line's numbers.
-
-        Raises:
-            ValueError: They are too many, too few, or outside of the image.
-        """
+        """Convert the numbers of a line to a box and its keypoints."""
         expected = 4 + self.points * self.values
         if self.points and len(values) != expected:
             raise ValueError(
@@ -255,11 +238,7 @@ class _Lines:
 def _label_and_values(
     words: Sequence[str], line: str, classes: Sequence[str] | None
 ) -> tuple[str, list[float]]:
-    """Read the name of the class, and the numbers behind it, of a line's words.
-
-    Raises:
-        ValueError: A word is not a number, or the class does not exist.
-    """
+    """Return the class name of a line's words, and the numbers after it."""
     try:
         label, values = int(words[0]), [float(word) for word in words[1:]]
     except ValueError:
@@ -277,11 +256,7 @@ def _edges(values: Sequence[float]) -> tuple[float, float, float, float]:
 
 
 def _keypoint(values: Sequence[float], line: str) -> Point:
-    """Read a keypoint; without a visibility, one at 0, 0 is not labelled.
-
-    Raises:
-        ValueError: Its visibility is not 0, 1 or 2.
-    """
+    """Return a keypoint; without visibility, a keypoint at (0, 0) is unlabelled."""
     x, y, *stated = values
     visibility = stated[0] if stated else 2.0 * (x != 0 or y != 0)
     if visibility not in (0, 1, 2):

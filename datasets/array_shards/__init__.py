@@ -1,7 +1,6 @@
-"""Arrays in many files: the storage and the writer of `memmap`, `npy_shards` and `pt_shards`.
+"""Read and write arrays in many files, for `memmap`, `npy_shards` and `pt_shards`.
 
-With ``rows=true`` a file holds some samples along its first axis: ``shards`` finds which file is
-which field, ``storage`` reads records and batches of them. With ``rows=false`` a file is one
-sample. ``writer`` writes a shard for each part. The formats are the `ArrayForm` of
-``datasets/storages``.
+With ``rows=true`` a file contains samples along its first axis: ``shards`` maps files to fields,
+``storage`` reads records and batches. With ``rows=false`` a file is one sample. ``writer`` writes
+a shard per part. The formats are the `ArrayForm` classes of ``datasets/storages``.
 """

@@ -1,4 +1,4 @@
-"""Shards of arrays: which file holds which field, and values of differing shapes."""
+"""Group array files into shards, and read values of differing shapes."""
 
 from __future__ import annotations
 
@@ -28,26 +28,22 @@ UNNAMED = "array"
 OFFSETS, SHAPES, CODES = "offsets", "shapes", "codes"
 """Names of the arrays beside the values: ``image.offsets``, ``image.shapes``, ..."""
 KINDS = ("absent", "array", "bytes", "text", "json")
-"""Kinds of values; the code of one is its place in this list."""
+"""Kinds of values; the code of a kind is its position in this tuple."""
 ABSENT = object()
 """The value of a field that a record lacks."""
 
 Columns = Mapping[str | None, Any]
-"""Columns of a file by name; under None the only column of a file that is named for its field."""
+"""Columns of a file by name; the key None means the only column of a file named after its field."""
 Form = list[Any] | None
-"""Type and shape of each value of a field, as JSON; None where they differ."""
+"""Type and shape of each value of a field, as JSON; None if they differ."""
 
 
 @dataclass(frozen=True, slots=True)
 class Shard:
-    """Files that hold the same samples; its attributes are JSON.
+    """Files that contain the same samples; its attributes are JSON.
 
-    Attributes:
-        name: Its name in messages.
-        count: Number of samples.
-        places: Number of the file and name of the column in it, by field.
-        forms: Type and shape by field.
-        size_bytes: Size of all samples.
+    `places` has the number of the file and the name of its column, by field. `forms` has type and
+    shape by field.
     """
 
     name: str
@@ -58,13 +54,7 @@ class Shard:
 
 
 class Unread(NamedTuple):
-    """A compressed column, of which only type and shape are known.
-
-    Attributes:
-        dtype: Type of its array.
-        shape: Shape of its array.
-        read: Reads the array; ValueError if it is damaged.
-    """
+    """A compressed column; `read` returns its array, or raises ValueError if it is damaged."""
 
     dtype: np.dtype[Any]
     shape: tuple[int, ...]
@@ -72,7 +62,7 @@ class Unread(NamedTuple):
 
     @property
     def nbytes(self) -> int:
-        """Size of the array."""
+        """Return the size of the array."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
@@ -90,7 +80,7 @@ def _described(column: Any) -> _Column:
 
 
 def field_names(folder: str) -> frozenset[str]:
-    """Read the fields that not all shards have: the lines of ``fields.txt``."""
+    """Return the fields that not all shards have: the lines of ``fields.txt``."""
     path = os.path.join(folder, FIELDS_NAME)
     if not os.path.isfile(path):
         return frozenset()
@@ -106,18 +96,7 @@ def find_shards(
     optional: Collection[str] = (),
     where: str,
 ) -> list[Shard]:
-    """Find the shards that files make up: each by itself, or those whose names belong together.
-
-    Args:
-        files: The files.
-        load: Opens a file by its number.
-        fields: The field of each file, which make up one shard; empty: names tell.
-        optional: Fields that not all shards have.
-        where: The storage, for messages.
-
-    Raises:
-        ValueError: A file is damaged, or the fields of a shard differ in length.
-    """
+    """Group files into shards: a file of several columns, or files with matching names."""
     found = [
         {key: _described(column) for key, column in load(at).items()}
         for at in range(len(files.names))
@@ -156,7 +135,7 @@ def find_shards(
 
 
 def _grouped(names: Sequence[str], where: str) -> dict[str, dict[str, int]]:
-    """Find the number of the file by field and by shard; shards by folder and number.
+    """Return the number of the file by field and shard.
 
     ``images_007.npy``, ``images/007.npy`` and ``007/images.npy`` are the field ``image`` of the
     shard ``007``; ``007.npy`` is the field ``array``.
@@ -197,7 +176,7 @@ def _shard(
     files: DataFiles,
     where: str,
 ) -> Shard:
-    """Compare the columns of a shard with each other."""
+    """Build a shard, and check that its columns agree."""
     forms: dict[str, Form] = {}
     counts: dict[str, int] = {}
     columns = {field: found[at][key] for field, (at, key) in places.items()}
@@ -225,17 +204,9 @@ def _shard(
 def open_shard(
     shard: Shard, files: DataFiles, load: Callable[[int], Columns], kinds: Mapping[str, str]
 ) -> tuple[dict[str, Any], int]:
-    """Open the fields of a shard, and read those that are `Unread`; count the bytes of these.
+    """Open the fields of a shard, and read `Unread` columns; also return the bytes of these.
 
-    Args:
-        shard: As `find_shards` found it.
-        files: The files.
-        load: Opens a file by its number.
-        kinds: Kinds of ragged fields without codes; arrays if not named.
-
-    Raises:
-        RecordError: A file is gone, damaged or changed.
-        OSError: Trouble that did not pass.
+    Raises RecordError for a missing, damaged or changed file.
     """
     opened: dict[int, Columns] = {}
     columns: dict[str, Any] = {}
@@ -267,13 +238,13 @@ def open_shard(
 
 
 class Ragged:
-    """Values of a field, by row.
+    """Values of differing shapes or kinds, by row.
 
     Args:
-        values: All of them end to end, [total]; uint8 for anything but arrays.
-        offsets: Where each begins and the last ends, integer [n + 1].
-        shapes: The shape of each array, integer [n, axes], filled up by -1; None: one axis.
-        codes: The kind of each, uint8 [n], of `KINDS`; None: all are of `kind`.
+        values: Concatenated values, [total]; uint8 unless they are arrays.
+        offsets: Start of each value, and end of the last, integer [n + 1].
+        shapes: The shape of each array, integer [n, axes], padded with -1; None: one axis.
+        codes: Position of each value's kind in `KINDS`, uint8 [n]; None: all have `kind`.
         kind: ``array``, ``bytes``, ``text`` (UTF-8) or ``json``.
     """
 
@@ -303,11 +274,7 @@ class Ragged:
         return len(self.offsets) - 1
 
     def __getitem__(self, row: int) -> Any:
-        """Return a value; arrays are views. `ABSENT` where there is none.
-
-        Raises:
-            RecordError: Its place or its shape is wrong.
-        """
+        """Return a value, an array as a view; RecordError for a wrong offset or shape."""
         code = self.code if self.codes is None else int(self.codes[row])
         start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
         if not 0 <= start <= stop <= len(self.values) or code >= len(KINDS):

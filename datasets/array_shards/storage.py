@@ -1,4 +1,4 @@
-"""Read the rows of arrays in files, and files of one sample each, of any format."""
+"""Read array files of any format: rows of arrays, or one sample per file."""
 
 from __future__ import annotations
 
@@ -38,22 +38,17 @@ from penstock.datasets.records.labels import (
     class_names,
 )
 
-# Memory that one process keeps for decompressed arrays and mapped files. A file counts by its
-# descriptor: a part of those that a process may have, since views keep files open too.
+# Memory limit of a process for decompressed arrays and mapped files. An open file counts as a
+# share of it, to use only part of the process's descriptors: views also keep files open.
 _KEPT_BYTES = 1 << 28
 _MOST_FILES = 1024
 _PART_OF_DESCRIPTORS = 4
 _LARGE_ROW_BYTES = 1 << 14
-"""Larger rows are views, of which a crop may be all that is needed."""
+"""Larger rows are views, because a crop may need only part of them."""
 
 
 class ArrayForm(ABC):
-    """A format of files of arrays.
-
-    Attributes:
-        name: The name of its storage.
-        endings: Endings of its files.
-    """
+    """A format of array files, with the name of its storage and the endings of its files."""
 
     name: ClassVar[str]
     endings: ClassVar[tuple[str, ...]]
@@ -62,38 +57,21 @@ class ArrayForm(ABC):
     def columns(
         self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
     ) -> Columns:
-        """Open the arrays of a file, mapped where possible.
+        """Open the arrays of a file, mapped if possible, and verify checksums if `checked`.
 
-        Args:
-            path: The file.
-            root: The folder of the data set.
-            where: The file, for messages.
-            checked: Compare it with its checksums.
-            max_bytes: The size of the largest record.
-
-        Raises:
-            ValueError: It is damaged, or its content cannot be read as arrays.
-            penstock.datasets.files.access.MissingFile: It is gone.
-            OSError: Trouble that did not pass.
+        ValueError means that the file is damaged or contains no arrays.
         """
 
     def sample(self, path: str, root: str, *, checked: bool, max_bytes: int) -> dict[str, Any]:
-        """Read the fields of a file that is one sample; errors as of `columns`."""
+        """Read the fields of a file with one sample. Raises as `columns`."""
         raise NotImplementedError
 
 
 class ArrayStorage(IndexedStorage):
-    """The rows of arrays in files; satisfies `core.contracts.ColumnStorage`.
+    """The rows of array files; satisfies `core.contracts.ColumnStorage`.
 
-    The key of a record is its value in the field ``key``, or else the number of its row.
-
-    Args:
-        form: The format of the files.
-        path: A folder, a file, or a pattern.
-        classes: Class names by id; None: the lines of ``classes.txt`` beside the files, or else
-            the numbers.
-        checksums: Compare files with their checksums when they are opened to be read.
-        kinds: Kinds of ragged fields without codes; arrays if not named.
+    The key of a record is its value in the field ``key``, or its row number. `kinds` are the kinds
+    of ragged fields without codes, by default arrays.
     """
 
     reading_arguments = ("checksums",)
@@ -123,7 +101,7 @@ class ArrayStorage(IndexedStorage):
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields, if all records agree in type and shape; else none."""
+        """Return the names of the fields if all records agree in type and shape, otherwise none."""
         len(self.index)
         return tuple(self._common)
 
@@ -139,12 +117,8 @@ class ArrayStorage(IndexedStorage):
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read records; records of a damaged shard are bad.
 
-        Large arrays are read-only views of the files, which keep these open. Small arrays, and
-        arrays of many files at a time, are copies.
-
-        Raises:
-            IndexError: An index is outside 0 .. len - 1.
-            OSError: The disk has trouble that did not pass.
+        Large arrays are read-only views, which keep the files open. Small arrays, and arrays of
+        many files at a time, are copies.
         """
         rows = self.index.rows(indices)
         found: list[dict[str, Any] | str] = [""] * len(rows)
@@ -177,12 +151,7 @@ class ArrayStorage(IndexedStorage):
         *,
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, NDArray[Any]] | None:
-        """Read records as columns; see `core.contracts.ColumnStorage`. None: a shard is damaged.
-
-        Raises:
-            IndexError: An index is outside 0 .. len - 1.
-            OSError: The disk has trouble that did not pass.
-        """
+        """Read records as columns; see `core.contracts.ColumnStorage`. None: a shard is damaged."""
         rows = self.index.rows(indices)
         forms = {name: form for name, form in self._common.items() if name in fields}
         sizes = {name: size for name, (_, _, size) in forms.items()}
@@ -201,24 +170,24 @@ class ArrayStorage(IndexedStorage):
             except RecordError:
                 return None
             for name, out in taken.items():
-                if len(places) == len(rows):  # all in one shard, and in their order
-                    # With the default mode NumPy would take into a buffer and copy that.
+                if len(places) == len(rows):  # one shard, in order
+                    # NumPy's default mode would copy through a buffer.
                     np.take(arrays[name], local, axis=0, out=out, mode="clip")
                 elif sizes[name] < _LARGE_ROW_BYTES:
                     out[places] = arrays[name][local]
-                else:  # several at once would take memory for all of them
+                else:  # fancy indexing would copy all of them at once
                     for place, row in zip(places.tolist(), local.tolist(), strict=True):
                         out[place] = arrays[name][row]
         return taken
 
     def mark(self) -> Any:
-        """State of the files, and the content of text files beside them."""
+        """Return the state of the files, and the content of text files beside them."""
         self._files = self._find()
         beside = self._beside()
         return [self._files.recipe, self._class_names(), sorted(field_names(beside or ""))]
 
     def learn(self, metadata: dict[str, Any]) -> None:
-        """Keep the facts about the shards."""
+        """Keep the shards, and the types and shapes that they share."""
         self._shards = shards = [Shard(**plain) for plain in metadata["shards"]]
         self._starts = np.cumsum([0, *(shard.count for shard in shards)])
         forms = {name: form for name, form in shards[0].forms.items() if name != "key"}
@@ -232,11 +201,11 @@ class ArrayStorage(IndexedStorage):
         }
 
     def open(self) -> GroupCache:
-        """Prepare to open shards, each when it is needed."""
+        """Return a cache that opens each shard on first use."""
         return GroupCache(_KEPT_BYTES)
 
     def scan(self) -> IndexContent:
-        """Look at all files; read keys and labels."""
+        """Inspect all files; read keys and labels."""
         where = str(self)
         shards = find_shards(
             self._files,
@@ -274,7 +243,7 @@ class ArrayStorage(IndexedStorage):
         return find_data_files(self.path, endings=self._form.endings, where=str(self))
 
     def _keys(self, shards: list[Shard]) -> Sequence[str | bytes] | None:
-        """Read the keys; None: the numbers of the rows."""
+        """Read the keys; None: use the row numbers."""
         if "key" not in shards[0].forms:
             return None
         keys: list[str] = []
@@ -313,7 +282,7 @@ class ArrayStorage(IndexedStorage):
     def _by_shard(
         self, rows: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Find the shard, the places in `rows` and the rows in the shard; sorted by shard."""
+        """Yield each shard with positions in `rows` and its own row numbers, sorted by shard."""
         if not rows.size:
             return
         if len(self._starts) == 2:
@@ -329,7 +298,6 @@ class ArrayStorage(IndexedStorage):
             yield shard, places, rows[places] - self._starts[shard]
 
     def _opened_shard(self, number: int) -> dict[str, Any]:
-        """Open the fields of a shard, if it is not open."""
         shard, files = self._shards[number], self._files
 
         def load() -> tuple[Any, int]:
@@ -340,11 +308,11 @@ class ArrayStorage(IndexedStorage):
 
         fields, paths = self.opened.get(number, load)
         for path, size_bytes in paths if self.checks_sizes else ():
-            # Pages behind the end of a file that became shorter must not be touched.
+            # Do not touch pages past the end of a truncated file.
             try:
                 missing = size_bytes - os.stat(path).st_size
             except OSError:
-                continue  # what is mapped stays, whatever has become of its name
+                continue  # a mapped file stays valid after it is removed
             if missing > 0:
                 name = os.path.basename(path)
                 raise RecordError(f"{name}: the file ends {missing:,} bytes too early")
@@ -352,7 +320,7 @@ class ArrayStorage(IndexedStorage):
         return opened
 
     def _values(self, array: Any, rows: NDArray[np.int64], copied: bool) -> list[Any]:
-        """Return values: numbers and text as Python's own, arrays read-only, or RecordErrors."""
+        """Return Python numbers and texts, read-only arrays, or RecordErrors."""
         if not isinstance(array, np.ndarray):
             return [_value(array, row) for row in rows.tolist()]
         if array.ndim == 1:
@@ -383,7 +351,7 @@ def _most_files() -> int:
 
 
 def _present(record: dict[str, Any]) -> dict[str, Any] | str:
-    """Leave out absent fields; or say why the record cannot be read."""
+    """Remove absent fields; return the cause if the record cannot be read."""
     for value in record.values():
         if isinstance(value, RecordError):
             return str(value)
@@ -398,15 +366,9 @@ def _value(array: Any, row: int) -> Any:
 
 
 class SampleFiles(FolderStorage):
-    """Files of arrays below a folder, a sample each.
+    """Array files below a folder, one sample each.
 
-    Args:
-        form: The format of the files.
-        path: The folder.
-        labels: The source of labels; ``file``: the files' own ``label``, which is dropped
-            otherwise.
-        classes: Class names by id; None: those found.
-        checksums: Compare files with their checksums.
+    Labels may come from the files (``labels=file``); otherwise their ``label`` is dropped.
     """
 
     reading_arguments = ("checksums",)
@@ -426,11 +388,11 @@ class SampleFiles(FolderStorage):
         self._form = form
 
     def fields(self, path: str) -> dict[str, Any]:
-        """Read the fields in a file but the label."""
+        """Read the fields of a file without its label."""
         return {name: value for name, value in self._all(path).items() if name != "label"}
 
     def nothing(self, found: Scan) -> str:
-        """Say which other files there are."""
+        """Return a message with the extensions of the other files."""
         return (
             f"no {' or '.join(self.endings)} file found, among {told_endings(found.others)}; set "
             f"dataset.storage.path"
@@ -456,7 +418,6 @@ class SampleFiles(FolderStorage):
         }
 
     def _labels_inside(self, keys: Sequence[str | bytes]) -> LabelIds:
-        """Read the class ids, or the names of classes, in the files."""
         found = []
         for key in keys:
             name = os.fsdecode(key)

@@ -1,4 +1,4 @@
-"""Writing a shard per part: what the forms of array files do alike."""
+"""Write a shard per part, for all array formats."""
 
 from __future__ import annotations
 
@@ -23,20 +23,7 @@ _CHANNELS = (1, 3, 4)
 
 
 def to_arrays(records: Sequence[Record], keys: Sequence[bytes]) -> dict[str, NDArray[Any]]:
-    """Put records into the arrays of a shard by name; see `datasets.array_shards.shards`.
-
-    Args:
-        records: Records, one at least.
-        keys: Their keys.
-
-    Returns:
-        Arrays [n, ...] of fields whose values agree in type and shape, and of numbers. Of others
-        the values end to end, with arrays ``FIELD.offsets``, ``FIELD.shapes`` and
-        ``FIELD.codes``.
-
-    Raises:
-        ValueError: A field has a type that shards exclude; one line.
-    """
+    """Convert records to arrays by name; see `ShardWriter`."""
     arrays = {**_ragged("key", list(keys), records)}
     arrays[f"key.{CODES}"][:] = _CODE["text"]
     for name in sorted({name for record in records for name in record.fields}, key=field_place):
@@ -53,7 +40,7 @@ def to_arrays(records: Sequence[Record], keys: Sequence[bytes]) -> dict[str, NDA
 
 
 def check_class_names(names: Iterable[str] | None) -> None:
-    """Raise ValueError for class names that do not fit into lines."""
+    """Raise ValueError for class names with line breaks."""
     for name in names or ():
         if "\n" in name or "\r" in name:
             raise ValueError(f"pack: the class name {name!r} has more than one line; rename it")
@@ -65,7 +52,7 @@ def _value(record: Record, name: str) -> Any:
 
 
 def _alike(name: str, values: list[Any], records: Sequence[Record]) -> NDArray[Any] | None:
-    """Values in one array [n, ...]; None where they do not agree."""
+    """Stack values into one array [n, ...]; return None if they differ in type or shape."""
     if name == "label":
         return _labels(values, records)
     kinds = set(map(type, values))
@@ -130,7 +117,7 @@ def _ragged(name: str, values: list[Any], records: Sequence[Record]) -> dict[str
 
 
 def _part(name: str, value: Any, record: Record) -> tuple[str, NDArray[Any]]:
-    """Tell the kind of a value, and give its numbers end to end."""
+    """Return the kind of a value, and its flattened content."""
     if value is ABSENT:
         return "absent", np.empty(0, np.uint8)
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
@@ -147,12 +134,13 @@ def _part(name: str, value: Any, record: Record) -> tuple[str, NDArray[Any]]:
 
 
 class ShardWriter(ABC):
-    """A shard for each part, and the names of the classes.
+    """Writes a shard per part, and the class names.
 
-    Fields are arrays [n, ...] where the records of a part agree in type and shape. Others lie end
-    to end, and ``FIELD.offsets`` says where each begins and the last ends, ``FIELD.shapes`` which
-    shape it has, and ``FIELD.codes`` what it is (0 absent, 1 array, 2 bytes, 3 text, 4 JSON). The
-    field ``key`` holds the keys. ``fields.txt`` names the fields that not all shards have.
+    Fields are arrays [n, ...] if the records of a part agree in type and shape. Other fields are
+    concatenated: ``FIELD.offsets`` has the start of each value and the end of the last,
+    ``FIELD.shapes`` its shape, and ``FIELD.codes`` its kind (0 absent, 1 array, 2 bytes, 3 text,
+    4 JSON). The field ``key`` contains the keys. ``fields.txt`` lists the fields that not all
+    shards have.
     """
 
     version = 1
@@ -162,7 +150,7 @@ class ShardWriter(ABC):
     storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Check the samples and the names of classes."""
+        """Check the sample records and the class names."""
         check_class_names(plan.class_names)
         for record in plan.samples:
             self._check(to_arrays([record], [b""]))
@@ -170,7 +158,7 @@ class ShardWriter(ABC):
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
     ) -> Written:
-        """Write a shard; nothing where no record can be read."""
+        """Write a shard, or nothing if no record is readable."""
         found = list(records)
         if not found:
             return Written()
@@ -178,11 +166,11 @@ class ShardWriter(ABC):
         return Written(files=self._write(folder, part.number, to_arrays(found, keys)))
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Do nothing: every part has files of its own."""
+        """Do nothing: every part has its own files."""
         return None
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Name the fields that not all shards have, and the classes."""
+        """Write ``fields.txt`` if shards differ in fields, and the class names."""
         found = [self._fields(folder, summary) for summary in summaries if len(summary)]
         names: set[str] = set().union(*found)
         lacking = sorted(name for name in names if any(name not in fields for fields in found))
@@ -193,14 +181,14 @@ class ShardWriter(ABC):
 
     @abstractmethod
     def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Raise ValueError for arrays of a type that the format excludes."""
+        """Raise ValueError for arrays of an unsupported type."""
 
     @abstractmethod
     def _write(
         self, folder: Path, number: int, arrays: Mapping[str, NDArray[Any]]
     ) -> tuple[str, ...]:
-        """Write the arrays of a shard; the names of its files."""
+        """Write the arrays of a shard, and return the names of its files."""
 
     @abstractmethod
     def _fields(self, folder: Path, summary: PartSummary) -> set[str]:
-        """Names of the fields of a shard that is written."""
+        """Return the fields of a written shard."""

@@ -1,1 +1,1 @@
-"""Caches: each wraps a storage, and is one."""
+"""Caches: storages that wrap another storage."""

@@ -32,9 +32,9 @@ class Store(ABC):
     """Entries by record number, shared by threads and processes.
 
     Attributes:
-        room_bytes: Bytes for all entries.
+        room_bytes: Capacity for all entries.
         damaged: Damaged entries that this process found and dropped.
-        wants_more: Whether another entry may be admitted.
+        wants_more: Whether the store may admit another entry.
     """
 
     room_bytes: int
@@ -43,27 +43,26 @@ class Store(ABC):
 
     @abstractmethod
     def get_all(self, indices: Sequence[int]) -> Sequence[Any]:
-        """Return the entries of records, bytes or uint8 [size_bytes]; None where there is none."""
+        """Return the entries of records, bytes or uint8 [size_bytes]; None for missing entries."""
 
     @abstractmethod
     def put_all(self, entries: Sequence[tuple[int, Entry]]) -> None:
-        """Keep entries by record number while there is room."""
+        """Store entries by record number while there is room."""
 
 
 class CachedStorage:
     """Records of a storage, cached in a store.
 
     Nothing is evicted: if each record is used once an epoch, any fixed part of the data gives the
-    most hits. If a sampler knows uneven uses, the cache keeps the records that are used most, as
-    many as have room by the mean size of the records so far.
+    most hits. If a sampler draws records unevenly, the cache keeps the most used records, as
+    many as fit by the mean size of the records so far.
 
-    Bad records are not kept, nor records that cannot be packed. A record equals the storage's,
-    except for an image that `prepare` decoded.
+    Bad records and records that cannot be packed are not cached. A cached record equals the
+    storage's record, except for an image that `prepare` decoded.
 
     Args:
-        base: The storage.
-        store: Keeps entries.
-        prepare: Decodes the image of a record before the record is kept.
+        store: Stores the entries.
+        prepare: Decodes the image of a record before the record is cached.
     """
 
     def __init__(self, base: Storage, store: Store, *, prepare: WholeImages | None = None) -> None:
@@ -82,12 +81,12 @@ class CachedStorage:
 
     @property
     def index(self) -> Index:
-        """The index of the storage."""
+        """Return the index of the storage."""
         return self.base.index
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Pass on the storage's columns, which need no second copy."""
+        """Return the storage's columns and shards; columns need no second copy."""
         base = capabilities_of(self.base, StorageCapabilities)
         return StorageCapabilities(
             columns=base.columns,
@@ -100,7 +99,7 @@ class CachedStorage:
         self._ranks = ranks
 
     def _admits(self, index: int) -> bool:
-        """Tell whether a record is among the most used ones that have room."""
+        """Return whether a record is among the most used records that fit."""
         if self._ranks is None or not self._kept:
             return self.store.wants_more
         most = self.store.room_bytes * self._kept / self._kept_bytes
@@ -111,7 +110,7 @@ class CachedStorage:
         return self.base.fingerprint()
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read records; those that are not cached in one read of the storage."""
+        """Read records; one read of the storage returns all that are not cached."""
         indices = np.asarray(indices, np.int64)
         if indices.size and not 0 <= indices.min() <= indices.max() < len(self):
             return self.base.read(indices)  # raises
@@ -132,7 +131,7 @@ class CachedStorage:
                 decode_s += time.perf_counter() - start
                 if (entry := self._packed(record)) is not None:
                     kept.append((record.index, entry))
-                    # Threads that meet may lose one, which the mean can bear.
+                    # Concurrent threads may lose an update, which hardly changes the mean.
                     self._kept, self._kept_bytes = (
                         self._kept + 1, self._kept_bytes + entry.size_bytes,
                     )  # fmt: skip
@@ -153,7 +152,7 @@ class CachedStorage:
         fields = dict(record.fields)
         name = self._prepare.field if self._prepare is not None else None
         if name is not None and isinstance(image := fields.get(name), np.ndarray):
-            # Read-only, so that a hit does not copy the pixels.
+            # Read-only, so that hits share the pixels.
             fields[name] = image = image.view()
             image.flags.writeable = False
         try:
@@ -166,16 +165,12 @@ class CachedStorage:
 
 
 def gives_exact_pixels(decode: Decoder | None) -> bool:
-    """Whether a decoder makes the same pixels of an image whatever else the record holds."""
+    """Return whether the decoded pixels of an image depend on that image alone."""
     return Decoder.of(decode).whole_image is not None
 
 
 class WholeImages:
     """Decodes the image field of a record, which decoders then pass on or crop.
-
-    Args:
-        decode: The decoder of the data set.
-        keys: Fields renamed, picked or dropped before decoding.
 
     Raises:
         ValueError: The decoder's pixels depend on more than the image.
@@ -208,7 +203,7 @@ class WholeImages:
 
     @property
     def recipe(self) -> list[str]:
-        """The settings and versions that the pixels depend on."""
+        """Return the settings and versions that the pixels depend on."""
         from importlib.metadata import PackageNotFoundError, version
 
         settings = [f"{name}={value!r}" for name, value in sorted(vars(self._decode).items())]
@@ -222,7 +217,7 @@ class WholeImages:
 
 
 def _image_field(keys: dict[str, str | None]) -> str | None:
-    """Return the field that is called ``image`` after renaming, or None."""
+    """Return the field that is ``image`` after renaming, or None."""
     for name, new_name in keys.items():
         if new_name == "image":
             return name

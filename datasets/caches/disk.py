@@ -1,7 +1,7 @@
-"""Records cached on a disk of this machine, in a file for each data set.
+"""Cache records on a disk of this machine, in a file for each data set.
 
-The system's page cache is the only memory. A record of 110 kB there takes some 75 us to read and
-check, 20 us from a cache in memory, and over 1,000 us to decode.
+The only memory is the system's page cache. To read and check a record of 110 kB there takes some
+75 us, against 20 us from a cache in memory, and over 1,000 us to decode it.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _PLACE = struct.Struct("<Q")
 _HEAD = struct.Struct("<QQ")  # size, checksum
 _FAR = 1 << 62
 _MOST_BYTES = 1 << 30
-_MOST_PARTS = 1000  # which a system writes at once
+_MOST_PARTS = 1000  # of one write call
 _LEAST_FREE = 0.1  # of the disk
 _USE_S = 60.0
 _UNUSED_S = 600.0
@@ -61,13 +61,13 @@ def open_disk_cache(
 ) -> Storage:
     """Records on a local disk, with checksums, for data that is slow to read.
 
-    Later runs use the cache of a data set again, and others at the same time. Its file is named by
-    the data's fingerprint, name and path, and by the file times in the index. A file that
-    was overwritten in place with equal size and times is not noticed: empty the folder then.
+    Later and concurrent runs share the cache of a data set. The data's fingerprint, name, path and
+    file times in the index name its file. A file overwritten in place with equal size and times
+    goes unnoticed: empty the folder then.
 
-    Once the folder is full, caches that no run has used for ten minutes make room, the oldest
-    first. Where less than a tenth of the disk is free, nothing more is written. The cache is off,
-    with a warning, where the user's cache folder cannot be written or the disk is full.
+    In a full folder, caches that no run has used for ten minutes are removed, the oldest
+    first. Writing stops when less than a tenth of the disk is free. If the user's cache folder is
+    not writable or the disk is full, the cache is off, with a warning.
 
     Args:
         storage: The storage to cache.
@@ -75,10 +75,10 @@ def open_disk_cache(
         keys: The data set's renaming of fields.
         path: A folder; null: ``records`` in the user's cache folder.
         max_bytes: Bytes of all caches in the folder: 50GB, 500MB.
-        what: ``encoded`` keeps records as they are read, ``decoded`` the pixels of whole images.
+        what: ``encoded`` stores records as they are read, ``decoded`` the pixels of whole images.
 
     Raises:
-        ValueError: A value is wrong, or the given folder cannot be used.
+        ValueError: A value is invalid, or the given folder is unusable.
     """
     if what not in ("encoded", "decoded"):
         raise ValueError(f"dataset.cache.what: {what!r} given, expected encoded or decoded")
@@ -145,13 +145,11 @@ class DiskStore(Store):
     `datasets.caches.ram.KeepStore`.
 
     Args:
-        folder: The folder; made if it is missing.
-        name: The file's name.
-        count: The number of records.
+        folder: The folder; created if missing.
         max_bytes: Bytes of all caches in the folder.
 
     Raises:
-        ValueError: The table alone is larger than the limit.
+        ValueError: The table alone exceeds the limit.
     """
 
     def __init__(self, folder: Path, *, name: str, count: int, max_bytes: int) -> None:
@@ -169,11 +167,11 @@ class DiskStore(Store):
         self._used_s = 0.0
 
     def close(self) -> None:
-        """Close the file; the next use opens it again."""
+        """Close the file; the next use reopens it."""
         self._file = None
 
     def get_all(self, indices: Sequence[int]) -> list[bytes | None]:
-        """Return the entries of records; None where there is none."""
+        """Return the entries of records; None for missing entries."""
         try:
             file = self.open()
             return [self._read(file.fileno(), index) for index in indices]
@@ -182,7 +180,7 @@ class DiskStore(Store):
             return [None] * len(indices)
 
     def put_all(self, entries: Sequence[tuple[int, Entry]]) -> None:
-        """Keep entries while the folder's limit and the disk allow it."""
+        """Store entries while the folder's limit and the disk allow it."""
         try:
             if self._has_room(sum(_HEAD.size + entry.size_bytes for _, entry in entries)):
                 self._append(entries)
@@ -209,13 +207,13 @@ class DiskStore(Store):
         if not is_at(self.path, file.fileno()):  # another process has removed it
             self.close()
             file = self.open()
-        # A descriptor of our own, whose position is the end of our last write.
+        # A separate descriptor, whose position is the end of our last write.
         end = os.open(self.path, os.O_WRONLY | os.O_APPEND)
         try:
             for index, entry in dict(entries).items():
                 place = os.pread(file.fileno(), _PLACE.size, _PLACE.size * index)
                 if any(place) or entry.size_bytes > _MOST_BYTES:
-                    continue  # another process had the same miss, or one call cannot write it
+                    continue  # another process stored it, or it is too large for one call
                 parts = entry.parts if len(entry.parts) < _MOST_PARTS else [b"".join(entry.parts)]
                 size_bytes = entry.size_bytes
                 head = _HEAD.pack(size_bytes, _checksum(index, size_bytes, parts))
@@ -227,10 +225,10 @@ class DiskStore(Store):
             os.close(end)
 
     def open(self) -> IO[bytes]:
-        """Open the file, made if it is missing, and mark it as used.
+        """Open the file, created if missing, and mark it as used.
 
         Raises:
-            OSError: The folder cannot be used.
+            OSError: The folder is unusable.
         """
         while (file := self._file) is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -238,7 +236,7 @@ class DiskStore(Store):
             file = open(descriptor, "r+b", buffering=0)
             at = self._start - len(_MARK)
             if os.fstat(descriptor).st_size < self._start:
-                os.pwrite(descriptor, _MARK, at)  # every process that makes it writes the same
+                os.pwrite(descriptor, _MARK, at)  # every process writes the same bytes
             elif os.pread(descriptor, len(_MARK), at) != _MARK:
                 self._count_damage(f"{self.path.name} is damaged and deleted")
                 self.path.unlink(missing_ok=True)
@@ -267,7 +265,7 @@ class DiskStore(Store):
             )  # fmt: skip
 
     def _has_room(self, size_bytes: int) -> bool:
-        """Tell whether `size_bytes` may be written; unused caches make room."""
+        """Return whether `size_bytes` may be written; remove unused caches if necessary."""
         while True:
             files = [*self.path.parent.glob(f"*{_ENDING}")]
             total = max(sum(map(_size, files)), self._start)

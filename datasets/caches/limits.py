@@ -1,4 +1,4 @@
-"""Limits of a cache: amounts as people write them, and the memory that there is."""
+"""Limits of a cache: parsing of sizes, and the available memory."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _AMOUNT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]i?B|B|%)\s*", re.IGNORECASE)
 
 
 def parse_bytes(given: int | str, *, whole: int | None = None) -> int:
-    """Read a number of bytes: ``4GB``, ``500 MB``, ``40%``, a number.
+    """Parse a number of bytes: ``4GB``, ``500 MB``, ``40%``, a number.
 
     Args:
-        given: Bytes, or a number with B, KB, MB, GB or TB (powers of 1,000), KiB to TiB (of
-            1,024), or, where there is a whole, %.
-        whole: The whole of a share.
+        given: Bytes, or a number with B, KB, MB, GB or TB (powers of 1,000), KiB to TiB (of 1,024),
+            or, with `whole`, %.
+        whole: The bytes that 100% means.
 
     Raises:
-        ValueError: It is none of these, or nothing.
+        ValueError: It is none of these, or zero.
     """
     size_bytes = 0.0
     if isinstance(given, int) and not isinstance(given, bool):
@@ -46,13 +46,9 @@ def parse_bytes(given: int | str, *, whole: int | None = None) -> int:
 
 
 def available_bytes(root: Path = Path("/")) -> int | None:
-    """Return the memory that this process can take without being killed.
+    """Return the memory that this process can take without being killed; None if unknown.
 
-    Args:
-        root: Where ``proc`` and ``sys`` are; another one in tests.
-
-    Returns:
-        Bytes; None on systems without these files.
+    Tests replace `root`, the parent folder of ``proc`` and ``sys``.
     """
     limits = [
         int(line.split()[1]) * 1024
@@ -62,7 +58,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
     for line in _lines(root / "proc/self/cgroup"):
         number, controllers, path = line.split(":", 2)
         mount, names = root / "sys/fs/cgroup", ("memory.max", "memory.current")
-        if number != "0":  # of version 1
+        if number != "0":  # a hierarchy of version 1
             if "memory" not in controllers.split(","):
                 continue
             mount, names = mount / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
@@ -70,7 +66,7 @@ def available_bytes(root: Path = Path("/")) -> int | None:
         for folder in (group, *group.parents):  # from the process's own group to the root
             limit, usage = (_number(folder / name) for name in names)
             if limit is not None and usage is not None:
-                # Files in the page cache count as used, and are evicted when memory is short.
+                # The page cache counts as used, but is evicted when memory is short.
                 stat = _lines(folder / "memory.stat")
                 cached = [line.split()[1] for line in stat if line.startswith("inactive_file ")]
                 limits.append(limit - usage + int((cached or ["0"])[0]))
@@ -87,13 +83,13 @@ def _number(file: Path) -> int | None:
 def _lines(file: Path) -> list[str]:
     try:
         return file.read_text().splitlines()
-    except OSError:  # no such file: another version of control groups, or no Linux
+    except OSError:  # missing file: another version of control groups, or not Linux
         return []
 
 
 @checks("cache/ram", "cache/disk")
 def check_cache(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse sizes that cannot be read, and a cache of records in memory."""
+    """Refuse invalid sizes, and a cache of records that are in memory already."""
     cache = config["dataset"]["cache"]
     in_memory = cache["_target_"] == "cache/ram"
     if in_memory and config["dataset"]["_target_"] == "dataset/eager":

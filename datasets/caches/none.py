@@ -1,4 +1,4 @@
-"""No cache, for data at a URL, which has one by default."""
+"""No cache, for data at a URL, which is cached by default."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Records cached in memory that the workers of a loader share."""
+"""Cache records in memory that the workers of a loader share."""
 
 from __future__ import annotations
 
@@ -30,7 +30,8 @@ _ALIGNMENT = 64
 _PREFIX = struct.Struct("<qq")  # size, record
 # Words at the beginning of a `KeepStore`.
 _END, _IS_FULL, _REFUSALS = range(3)
-# An entry that does not fit ends the admission if less than this share is left, and so do many.
+# Admission ends when an entry does not fit and less than this share is left, or after
+# `_MOST_REFUSALS` entries that do not fit.
 _REST = 1 / 16
 _MOST_REFUSALS = 64
 
@@ -46,19 +47,19 @@ def open_ram_cache(
 ) -> Storage:
     """Records in memory, one copy for all workers of a loader.
 
-    Each rank on a machine has a copy of its own. The memory is anonymous and ends with the run.
+    Each rank on a machine has its own copy. The memory is anonymous and ends with the run.
 
     Args:
         storage: The storage to cache.
         decode: The data set's decoder.
         keys: The data set's renaming of fields.
-        max_bytes: Memory of a split in this process: 4GB, 500MB, or a share of the memory that is
-            available now, such as 40%. It is taken as records come.
-        what: ``encoded`` keeps records as they are read, ``decoded`` the pixels of whole images,
+        max_bytes: Memory of a split in this process: 4GB, 500MB, or a share of the memory available
+            now, such as 40%. Allocated as records arrive.
+        what: ``encoded`` stores records as they are read, ``decoded`` the pixels of whole images,
             which take about five times the memory of JPEG files.
 
     Raises:
-        ValueError: A value is wrong.
+        ValueError: A value is invalid.
     """
     if what not in ("encoded", "decoded"):
         raise ValueError(f"dataset.cache.what: {what!r} given, expected encoded or decoded")
@@ -93,18 +94,17 @@ class KeepStore(Store):
     """Entries in shared memory, never evicted: a table of places, then the entries.
 
     Shuffled epochs use every record once, so no record is likelier to come soon than another.
-    A cache of half of the data that evicts nothing hits half of the time; one that evicts the least
-    recently used record hits 15 % of the time (1/2 - ln(2)/2).
+    A cache of half of the data without eviction has a hit rate of 50 %; eviction of the least
+    recently used record has 15 % (1/2 - ln(2)/2).
 
-    Places are taken under a lock; entries are written without it, and published by one store of
+    Places are reserved under a lock. Entries are written without it, and published by one store of
     eight bytes. So readers see a whole entry or none, and a killed writer leaves a hole.
 
     Args:
-        count: The number of records.
-        size_bytes: Memory in all, the table included.
+        size_bytes: Memory in total, table included.
 
     Raises:
-        ValueError: The table alone would take it.
+        ValueError: The table alone exceeds it.
     """
 
     def __init__(self, count: int, size_bytes: int) -> None:
@@ -128,12 +128,12 @@ class KeepStore(Store):
 
     @property
     def used_bytes(self) -> int:
-        """Memory that is taken, the table included."""
+        """Return the memory in use, table included."""
         return int(self._words[_END])
 
     @property
     def wants_more(self) -> bool:  # type: ignore[override]
-        """Whether another entry may be admitted."""
+        """Return whether the store may admit another entry."""
         return not self._words[_IS_FULL]
 
     def get_all(self, indices: Sequence[int]) -> list[NDArray[np.uint8] | None]:
@@ -141,12 +141,12 @@ class KeepStore(Store):
         return [self.get(index) for index in indices]
 
     def put_all(self, entries: Sequence[tuple[int, Entry]]) -> None:
-        """Keep entries while there is room."""
+        """Store entries while there is room."""
         for index, entry in entries:
             self.put(index, entry)
 
     def get(self, index: int) -> NDArray[np.uint8] | None:
-        """Return the entry of a record; None: there is none."""
+        """Return the entry of a record, or None."""
         at = self._table[index]
         if not at:
             return None
@@ -155,7 +155,7 @@ class KeepStore(Store):
         return self._area.memory[at + _PREFIX.size : at + _PREFIX.size + size]
 
     def put(self, index: int, entry: Entry) -> bool:
-        """Keep an entry if there is room, and return whether it was admitted."""
+        """Store an entry if there is room; return whether it was admitted."""
         needed = _aligned(_PREFIX.size + entry.size_bytes)
         size_bytes = len(self._area.memory)
         with self._lock:
@@ -170,13 +170,13 @@ class KeepStore(Store):
             self._words[_END] = at + needed
         try:
             self._area.write([_PREFIX.pack(entry.size_bytes, index), *entry.parts], at)
-        except OSError as error:  # the system is out of memory, whatever the limit says
+        except OSError as error:  # the system is out of memory, despite the limit
             _log.warning("dataset.cache: nothing more is admitted: %s", error.strerror)
             self._words[_IS_FULL] = 1
             return False
-        # The lock orders the stores, also on processors that would not.
+        # The lock orders the stores on processors that may reorder them.
         with self._lock:
-            if self._table[index]:  # another process was faster, and this entry is a hole
+            if self._table[index]:  # another process was faster: this entry becomes a hole
                 return False
             self._table[index] = at
         return True

@@ -1,4 +1,4 @@
-"""The form of files that are tables: what a file tells of its rows, and how a group is read."""
+"""Interface of files that are tables: their schema and rows, and reading a group."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class TableFile:
         schema: Its ``pyarrow.Schema``.
         num_groups: Number of its groups of rows.
         counts: Rows of each group.
-        content: Numbers that differ where the content differs.
-        size_bytes: Memory that the open file takes.
+        content: Numbers that change with the content.
+        size_bytes: Memory of the open file.
     """
 
     schema: Any
@@ -42,12 +42,9 @@ class TableFile:
     def read(
         self, group: int, columns: Sequence[str], images: Collection[str] = ()
     ) -> tuple[Any, int]:
-        """Return columns of a group, a validated ``pyarrow.Table``, and the bytes it takes.
+        """Return columns of a group, a validated ``pyarrow.Table``, and its size in bytes.
 
-        Args:
-            group: Number of the group.
-            columns: Names of columns.
-            images: The image structs among them, of which only the bytes are read.
+        Of the image structs, only the bytes are read.
         """
 
     def column(self, name: str) -> Any:
@@ -71,7 +68,7 @@ class TableFile:
 
 @dataclass(frozen=True, repr=False)
 class TableForm(Form):
-    """A format whose files are tables; its options are those of `TableStorage`.
+    """A format whose files are tables; see `TableStorage` for the options.
 
     Attributes:
         group_name: The format's name for a group of rows.
@@ -87,7 +84,7 @@ class TableForm(Form):
 
     @abstractmethod
     def open(self, file: RangeFile, file_bytes: int, max_bytes: int) -> TableFile:
-        """Open a file; RecordError for a damaged one."""
+        """Open a file; raises RecordError for a damaged one."""
 
     def roles(self, schema: Any) -> Roles:
         """Find the roles of the columns."""
@@ -115,7 +112,7 @@ class TableForm(Form):
         for column in () if roles.kinds else roles.fields:
             if schemas.holds_whole_numbers(kinds[column]):
                 for group in groups:
-                    with suppress(RecordError):  # its rows are bad records
+                    with suppress(RecordError):  # rows of a damaged group are bad records
                         if opened.has_nulls(group, column):
                             floats.add(column)
                             break
@@ -163,7 +160,7 @@ class TableForm(Form):
     def read_group(
         self, file: TableFile, group: int, meta: Mapping[str, Any], max_bytes: int
     ) -> tuple[Group, int]:
-        """Read a group; return it and the bytes it takes."""
+        """Read a group; return it and its size in bytes."""
         from penstock.datasets.columnar.group import Group
         from penstock.datasets.columnar.schema import Roles
 
@@ -190,7 +187,7 @@ def _labels(column: Any, roles: Roles) -> tuple[NDArray[np.int64], tuple[str, ..
 
 
 def _keys(column: Any, name: str) -> list[bytes]:
-    """Encode keys: text, bytes or whole numbers."""
+    """Encode keys: text, bytes or integers."""
     import pyarrow as pa
 
     from penstock.datasets.columnar.schema import is_bytes, is_text
@@ -209,7 +206,7 @@ def _keys(column: Any, name: str) -> list[bytes]:
 
 
 def _plain(column: Any, what: str, name: str) -> Any:
-    """Return a column without nulls, and without a dictionary."""
+    """Return a column without nulls, decoded from its dictionary."""
     if column.null_count:
         row = column.is_null().index(True).as_py()
         raise ValueError(

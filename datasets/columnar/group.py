@@ -1,4 +1,4 @@
-"""A group of rows that is read as a whole: its rows as fields, its columns as arrays."""
+"""A group of rows that is read as a whole: rows as fields, columns as arrays."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from penstock.datasets.columnar.record_columns import restore, restore_rest
 from penstock.datasets.columnar.schema import Roles, element_type, is_list, is_text
 
 Row = dict[str, Any] | str
-"""The fields of a record, or the reason why it has none."""
+"""The fields of a record, or the reason for a bad record."""
 
 _MOST_TEXTS = 1 << 18
-"""Different texts of a column; beyond them a batch looks up its own."""
+"""Distinct texts of a column; beyond that, a batch looks up its own."""
 
 
 class Group:
@@ -30,8 +30,7 @@ class Group:
 
     Args:
         table: A ``pyarrow.Table`` of validated columns.
-        roles: The roles of its columns.
-        max_bytes: The size of the largest record.
+        max_bytes: Maximum bytes of a record.
     """
 
     def __init__(self, table: Any, roles: Roles, max_bytes: int) -> None:
@@ -46,9 +45,7 @@ class Group:
     def read(self, rows: NDArray[np.int64], wanted: Collection[str] | None) -> list[Row]:
         """Return the fields of rows, int64 [n], or the reason why a row is bad.
 
-        Args:
-            rows: Row numbers.
-            wanted: Fields without a column of their own; None for all.
+        `wanted` selects among the fields without a column of their own; None: all.
         """
         numbers: list[int] = rows.tolist()
         found: list[dict[str, Any]] = [{} for _ in numbers]
@@ -67,7 +64,7 @@ class Group:
             array, value_of = reader
             for n, row in enumerate(numbers):
                 if n in bad or (kind is not None and not array[row].is_valid):
-                    continue  # a null of a packed table is a field that the record lacks
+                    continue  # in a packed table, a null means that the record lacks the field
                 try:
                     value = value_of(row)
                     if kind == "rest":
@@ -82,7 +79,7 @@ class Group:
         """Return values of a column: numbers [n], places in `texts` [n], or a list of texts.
 
         Raises:
-            RecordError: The column has a null, and had none when it was scanned.
+            RecordError: The column has a null, but had none when it was scanned.
         """
         values = self._columns.get(column)
         if values is None:
@@ -121,7 +118,7 @@ class Group:
 
 
 class _Coded:
-    """A column that is stored as a dictionary of texts."""
+    """A column stored as a dictionary of texts."""
 
     def __init__(self, array: Any) -> None:
         self._texts = np.array([*array.dictionary.to_pylist(), None], object)
@@ -132,7 +129,7 @@ class _Coded:
 
 
 class Texts:
-    """The different texts of a column in all groups that were read; threads share it."""
+    """The distinct texts of a column over all groups read so far; threads share it."""
 
     def __init__(self) -> None:
         self._known: dict[str, int] = {}
@@ -165,7 +162,7 @@ class Texts:
         return TextColumn(np.array([*own, None], object), places)
 
     def array(self) -> NDArray[np.object_]:
-        """Return all texts and None, the same array until there are more texts."""
+        """Return all texts and None; the same array until texts are added."""
         with self._lock:
             if self._array is None or len(self._array) <= len(self._known):
                 self._array = np.array([*self._known, None], object)
@@ -176,7 +173,7 @@ def _numbers(array: Any, *, as_float: bool) -> NDArray[Any] | None:
     """Return a column of numbers [n] with NaN for nulls; None for other columns."""
     kind = array.type
     if types.is_temporal(kind):
-        # A number in the column's own unit, of which collates make a tensor.
+        # Times become numbers in the column's unit, which collates convert to tensors.
         array = array.view(pa.int64() if kind.bit_width == 64 else pa.int32())
     elif types.is_decimal(kind):
         array = array.cast(pa.float64())
@@ -191,7 +188,7 @@ def _numbers(array: Any, *, as_float: bool) -> NDArray[Any] | None:
 
 
 def _row_reader(array: Any, is_image: bool, as_float: bool) -> Callable[[int], Any]:
-    """Choose the function that reads a row of `array`; it raises ValueError for a bad value."""
+    """Return the function that reads a row of `array`; it raises ValueError for a bad value."""
     if isinstance(array.type, pa.FixedShapeTensorType):
         shape, storage = array.type.shape, array.storage
         return lambda row: _list_value(storage[row], as_float).reshape(shape)
@@ -219,11 +216,7 @@ def _image_bytes(value: bytes | None) -> bytes:
 
 
 def _list_value(scalar: Any, as_float: bool) -> Any:
-    """Return a list of numbers as an array with an axis for each level; another list as it is.
-
-    Raises:
-        ValueError: A list of numbers of variable length is null.
-    """
+    """Return a list of numbers as an array with an axis for each level; other lists unchanged."""
     if not _is_number(element_type(scalar.type)):
         return scalar.as_py()
     values = scalar.values
@@ -284,7 +277,7 @@ def _number_type(kind: Any, as_float: bool) -> np.dtype[Any]:
 def damage() -> Iterator[None]:
     """Raise the library's errors about data as `RecordError`.
 
-    The library raises OSError for damage too, then without an error number.
+    For damage the library may raise OSError too, then without an error number.
     """
     try:
         yield

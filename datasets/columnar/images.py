@@ -9,18 +9,12 @@ from penstock.datasets.files.data_files import safe_path
 
 
 def image_bytes(value: Any, root: str, *, follow_symlinks: bool, max_bytes: int) -> bytes:
-    """Return the image of a row.
-
-    Args:
-        value: Its bytes, or the path of its file.
-        root: The folder of the files.
-        follow_symlinks: Whether a link may leave the folder.
-        max_bytes: The largest size of a file.
+    """Return the image of a row from its bytes, or from the file at its path below `root`.
 
     Raises:
-        ValueError: It is neither, or leaves the folder.
+        ValueError: The value is neither, or its path leaves the folder.
         penstock.datasets.files.access.MissingFile: The file is missing.
-        OSError: The disk has trouble that did not pass.
+        OSError: A disk error persisted.
     """
     if type(value) is bytes:
         return value

@@ -1,8 +1,8 @@
 """Store the fields of records in columns of a table, and restore them unchanged.
 
-The columns follow from some sample records, so that independent parts have equal columns. A field
-that does not fit (the samples lack it, or it has another type or shape) goes into one more column,
-of bytes; an empty value is a field that the record lacks.
+Sample records decide the columns, so that independent parts have equal columns. A field
+that does not fit (missing in the samples, or of another type or shape) goes into one more column,
+of bytes. An empty value means that the record lacks the field.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from penstock.core.user_errors import is_trouble
 Kind = Literal["file", "bytes", "text", "bool", "int", "float", "array", "npy", "json", "rest"]
 
 PACKED = b"penstock"
-"""Key of the metadata that holds the kinds of a packed table's columns."""
+"""Metadata key of the kinds of a packed table's columns."""
 REST = "penstock_rest"
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _RESERVED = ("key", "label", "index", "position", REST)
@@ -33,15 +33,14 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 @dataclass(frozen=True, slots=True)
 class FieldColumn:
-    """A field that has a column of its own.
+    """A field with its own column.
 
     Attributes:
-        name: Its name.
-        kind: ``file`` (an image as it was), ``bytes``, ``text``, ``bool``, ``int`` (of 64 bits),
-            ``float``, ``array`` (one type; only the length of the first axis differs), ``npy``
-            (any array, as the bytes of a .npy file) or ``json``.
-        dtype: The type of an ``array``, as NumPy writes it.
-        inner: Lengths of all its axes but the first.
+        kind: ``file`` (an encoded image), ``bytes``, ``text``, ``bool``, ``int`` (of 64 bits),
+            ``float``, ``array`` (one type; only the length of the first axis differs), ``npy`` (any
+            array, as the bytes of a .npy file) or ``json``.
+        dtype: The type of an ``array``, in NumPy's notation.
+        inner: Lengths of all its axes except the first.
     """
 
     name: str
@@ -50,7 +49,7 @@ class FieldColumn:
     inner: tuple[int, ...] = ()
 
     def fits(self, value: Any) -> bool:
-        """Return whether this column holds such values."""
+        """Return whether this column can store a value."""
         if self.kind != "json":
             kind = _kind_of(self.name, value)
             if self.kind == "array":
@@ -59,18 +58,14 @@ class FieldColumn:
         return not isinstance(value, np.ndarray | bytes | bytearray | memoryview)
 
     def encode(self, value: Any) -> Any:
-        """A value as a table holds it; arrays stay arrays."""
+        """Encode a value for a table; arrays stay arrays."""
         if self.kind == "json":
             return json.dumps(value)
         return write_npy(value) if self.kind == "npy" else value
 
 
 def plan_columns(samples: Sequence[Record]) -> tuple[FieldColumn, ...]:
-    """Plan a column for each field of the samples, except keys and labels.
-
-    Args:
-        samples: Some records.
-    """
+    """Plan a column for each field of the samples, except keys and labels."""
     values: dict[str, list[Any]] = {}
     for record in samples:
         for name, value in record.fields.items():
@@ -78,7 +73,7 @@ def plan_columns(samples: Sequence[Record]) -> tuple[FieldColumn, ...]:
     taken: set[str] = set(_RESERVED)
     columns = []
     for name, found in values.items():
-        # Some tables do not tell names apart by their case.
+        # Some tables ignore the case of names.
         if name.lower() in taken or not _NAME.fullmatch(name):
             continue
         taken.add(name.lower())
@@ -89,10 +84,10 @@ def plan_columns(samples: Sequence[Record]) -> tuple[FieldColumn, ...]:
 def split_fields(
     fields: Mapping[str, Any], columns: Sequence[FieldColumn], *, key: str
 ) -> dict[str, Any]:
-    """Return the values of a record by column, the fields that do not fit as `REST`.
+    """Return the values of a record by column, with the fields that do not fit as `REST`.
 
     Raises:
-        ValueError: A field is of a type that cannot be stored.
+        ValueError: A field's type is unsupported.
     """
     rest = {name: _plain(value) for name, value in fields.items() if name != "label"}
     values: dict[str, Any] = {}
@@ -104,13 +99,13 @@ def split_fields(
             except (TypeError, ValueError):  # reported below
                 continue
     if rest:
-        # Under names without a meaning of their own in packed records.
+        # The slash keeps names from having a special meaning in packed records.
         values[REST] = pack_fields({f"/{n}": value for n, value in rest.items()}, key=key)[0]
     return values
 
 
 def restore(value: Any, kind: Kind) -> Any:
-    """Restore a value from a column of any kind but `REST`.
+    """Restore a value from a column of any kind except `REST`.
 
     Raises:
         ValueError: It is damaged.
@@ -128,11 +123,7 @@ def restore(value: Any, kind: Kind) -> Any:
 
 
 def restore_rest(value: Any, wanted: Collection[str] | None) -> dict[str, Any]:
-    """Restore the fields without a column.
-
-    Args:
-        value: The value of the column `REST`.
-        wanted: Names of the fields to give; None: all.
+    """Restore the fields without a column from a value of `REST`; `wanted` None: all.
 
     Raises:
         ValueError: It is damaged.
@@ -142,7 +133,7 @@ def restore_rest(value: Any, wanted: Collection[str] | None) -> dict[str, Any]:
         if not all(name.startswith("/") for name in packed):
             raise KeyError("image")
         fields = {name[1:]: field for name, field in packed.items()}
-    except Exception as error:  # of many kinds: it is a header, numbers and bytes
+    except Exception as error:  # damage to header, numbers or bytes raises many types
         if is_trouble(error):
             raise
         raise ValueError(f"is damaged ({type(error).__name__})") from None
@@ -168,7 +159,7 @@ def _kind_of(name: str, value: Any) -> Kind:
     if isinstance(value, np.ndarray):
         return "npy"
     if isinstance(value, str):
-        # A lone surrogate, which stands for a byte that is no UTF-8, is none either.
+        # A lone surrogate, which stands for an invalid byte, is not valid UTF-8 either.
         return "text" if value.isascii() or not re.search("[\ud800-\udfff]", value) else "json"
     if isinstance(value, bool):
         return "bool"
@@ -178,7 +169,7 @@ def _kind_of(name: str, value: Any) -> Kind:
 
 
 def _array_type(array: Any) -> tuple[str, tuple[int, ...]] | None:
-    """Type and inner axes of an array that lists of numbers can stand for, or None."""
+    """Return type and inner axes of an array that lists of numbers can represent, or None."""
     if array.dtype.kind not in "biuf" or array.ndim == 0 or 0 in array.shape[1:]:
         return None
     if array.dtype.itemsize > 8:

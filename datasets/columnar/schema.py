@@ -24,14 +24,14 @@ class Roles:
     """The roles of a table's columns.
 
     Attributes:
-        fields: Field names by column, of the columns that are read.
+        fields: Field names by column, of the columns to read.
         images: The image structs among them.
         label: The column of labels, or None.
         class_names: Class names by number, from the schema.
         key: The column of keys, or None.
         kinds: Kinds of the columns of a packed table; empty for other tables.
         paths: The column of the field ``image`` if it holds paths, or None.
-        floats: Columns of whole numbers, or lists of them, with nulls: they become floats.
+        floats: Columns of integers, or lists of integers, with nulls, which become floats.
     """
 
     fields: Mapping[str, str]
@@ -52,7 +52,7 @@ def find_roles(
     key_column: str | None,
     columns: Sequence[str] | None,
 ) -> Roles:
-    """Find the roles of a schema's columns; for the arguments see `TableStorage`.
+    """Find the roles of a schema's columns; see `TableStorage` for the arguments.
 
     Raises:
         ValueError: A column is missing, or its type does not fit its role.
@@ -68,7 +68,7 @@ def find_roles(
     taken = set(schema.names if columns is None else [*columns, *named, *always])
     names = [name for name in schema.names if name in taken]
     for name in names:
-        if schema.get_field_index(name) < 0:  # the library's answer for two of one name
+        if schema.get_field_index(name) < 0:  # the library returns -1 for duplicate names
             raise ValueError(f"column {name!r} stands twice, or its name is damaged; rename one")
     images = tuple(name for name in names if _is_image(schema.field(name).type))
     image = image_column or _only(names, images, preferred="image")
@@ -154,17 +154,17 @@ def _plain(kind: Any) -> Any:
 
 
 def is_bytes(kind: Any) -> bool:
-    """Whether values of an Arrow type are bytes."""
+    """Return whether values of an Arrow type are bytes."""
     return bool(types.is_binary(kind) or types.is_large_binary(kind))
 
 
 def is_text(kind: Any) -> bool:
-    """Whether values of an Arrow type are texts."""
+    """Return whether values of an Arrow type are texts."""
     return bool(types.is_string(kind) or types.is_large_string(kind))
 
 
 def is_list(kind: Any) -> bool:
-    """Whether values of an Arrow type are lists."""
+    """Return whether values of an Arrow type are lists."""
     fixed = types.is_fixed_size_list(kind)
     return bool(fixed or types.is_list(kind) or types.is_large_list(kind))
 
@@ -178,7 +178,7 @@ def element_type(kind: Any) -> Any:
 
 
 def holds_whole_numbers(kind: Any) -> bool:
-    """Return whether an Arrow type is one of integers, bools or times, or of lists of them."""
+    """Return whether an Arrow type holds integers, bools or times, or lists of these."""
     kind = element_type(kind)
     return bool(types.is_integer(kind) or types.is_boolean(kind) or types.is_temporal(kind))
 
@@ -186,7 +186,7 @@ def holds_whole_numbers(kind: Any) -> bool:
 def has_nulls(column: Any) -> bool:
     """Return whether a validated Arrow array, or a list in it at any depth, has a null.
 
-    A null list of variable length does not count: its record is damaged.
+    Ignores a null list of variable length, because its record is damaged.
     """
     column = getattr(column, "storage", column)
     if not is_list(column.type):

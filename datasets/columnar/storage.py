@@ -1,4 +1,4 @@
-"""Read tables whose rows are records: one storage for formats that are read by groups."""
+"""Read tables whose rows are records: one storage for formats that are read by group."""
 
 from __future__ import annotations
 
@@ -29,11 +29,7 @@ _OPEN_FILES_BYTES = 64 << 20
 
 
 class TableStorage(FileStorage):
-    """The rows of tables in files; for the arguments see `storages.parquet.ParquetStorage`.
-
-    Attributes:
-        form_class: Its format.
-    """
+    """The rows of tables in files; see `storages.parquet.ParquetStorage` for the arguments."""
 
     reading_arguments = ("cache_bytes", "root", "follow_symlinks")
     index_version = 5
@@ -65,19 +61,19 @@ class TableStorage(FileStorage):
 
     @property
     def marks_records(self) -> bool:  # type: ignore[override]
-        """Whether its own files hold all of its records: images may be files of their own."""
+        """Return whether the table files hold whole records; images may be separate files."""
         return bool(len(self.index)) and self._meta["roles"]["paths"] is None
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields of every record; empty unless all are numbers and texts."""
+        """Return the fields of every record; empty unless all are numbers and texts."""
         label = ("label",) if "label" in self.index.columns else ()
         fields = self._meta["roles"]["fields"]
         return (*fields.values(), *label) if len(fields) == len(self._meta["plain"]) else ()
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """It gives columns; its shards are groups of rows."""
+        """Return the access by columns, and groups of rows as shards."""
         return StorageCapabilities(columns=self, shards=self._firsts)
 
     def _firsts(self) -> NDArray[np.int64]:
@@ -85,7 +81,7 @@ class TableStorage(FileStorage):
         return self._groups.starts
 
     def record_bytes(self, indices: NDArray[np.int64]) -> None:  # type: ignore[override]
-        """Return None: a record's size shows when it is read."""
+        """Return None: the size of a record is unknown before it is read."""
 
     def scan(self) -> IndexContent:
         """Join the tables of all files."""
@@ -135,14 +131,14 @@ class TableStorage(FileStorage):
         return f"record {row}"
 
     def learn(self, metadata: dict[str, Any]) -> None:
-        """Keep the groups of the files, and the roles of the columns."""
+        """Store the groups of the files, and the roles of the columns."""
         super().learn(metadata)
         files = metadata["files"]
         self._groups = _Groups([file["groups"] for file in files])
         self._meta = {**files[0], "roles": {**files[0]["roles"], "floats": metadata["floats"]}}
 
     def open(self) -> _Opened:  # type: ignore[override]
-        """Prepare to read groups of rows; files are opened when they are needed."""
+        """Return caches of open files and groups; files open on demand."""
         from penstock.datasets.columnar.group import Texts
 
         texts = {column: Texts() for column in self._meta["roles"]["fields"]}
@@ -153,7 +149,7 @@ class TableStorage(FileStorage):
         """Read rows; rows of a damaged group are bad records.
 
         Raises:
-            OSError: The disk has trouble that did not pass.
+            OSError: A disk error persisted.
         """
         indices = np.asarray(indices, np.int64)
         numbers, opened = self.index.rows(indices), self.opened
@@ -181,13 +177,15 @@ class TableStorage(FileStorage):
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.
-            OSError: The disk has trouble that did not pass.
+            OSError: A disk error persisted.
         """
         indices = np.asarray(indices, np.int64)
         rows = self.index.rows(indices)
         known = self._meta["roles"]["fields"]
-        names = {c: known[c] for c in self._meta["plain"] if known[c] in fields}
-        opened: _Opened = self.opened  # once: threads that meet in it may make two
+        names = {column: field for column, field in known.items() if field in fields}
+        if not names.keys() <= {*self._meta["plain"]}:
+            return None
+        opened: _Opened = self.opened  # once: concurrent threads may open two
         texts = opened.texts
         parts: dict[str, list[tuple[NDArray[np.int64], Any]]] = {column: [] for column in names}
         try:
@@ -214,7 +212,7 @@ class TableStorage(FileStorage):
         return self.root or self._files.root
 
     def _with_image(self, row: Row) -> Row:
-        """Return the fields of a row with its image in place of the path, or the reason why not."""
+        """Return the fields of a row with its image in place of the path, or why it is bad."""
         if isinstance(row, str):
             return row
         try:
@@ -273,11 +271,7 @@ class _Part(NamedTuple):
 
 
 class _Groups:
-    """The groups of all files, one behind the other.
-
-    Args:
-        counts: Rows of every group, by file.
-    """
+    """The concatenated groups of all files, from the rows of every group by file."""
 
     def __init__(self, counts: Sequence[Sequence[int]]) -> None:
         self._counts = counts
@@ -286,7 +280,7 @@ class _Groups:
 
     @property
     def starts(self) -> NDArray[np.int64]:
-        """The first row of each group that has any, int64 [n]."""
+        """Return the first row of each group with rows, int64 [n]."""
         return np.unique(np.append(0, self._ends[:-1]))
 
     def wanted(self, indices: NDArray[np.int64]) -> Iterator[_Part]:

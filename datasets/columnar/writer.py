@@ -1,4 +1,4 @@
-"""Records into the rows of tables, a file for each part: what Parquet and Arrow do alike."""
+"""Write records into the rows of tables, a file for each part, for Parquet and Arrow."""
 
 from __future__ import annotations
 
@@ -25,13 +25,10 @@ _GROUP_BYTES = 64 << 20
 
 
 class RecordTable:
-    """The schema of a table of records, and how records become its rows.
+    """The schema of a table of records, and the conversion of records to its rows.
 
-    Columns are ``key``, ``label`` and one for each field; the hub's metadata says which is the
-    image and names the classes, so that its own package opens the files.
-
-    Args:
-        plan: The packed data.
+    Columns are ``key``, ``label`` and one for each field. The hub's metadata marks the image
+    column and names the classes, so that the hub's package can open the files.
     """
 
     def __init__(self, plan: PackPlan) -> None:
@@ -61,10 +58,10 @@ class RecordTable:
         self.schema = pa.schema(fields, metadata=metadata)
 
     def batches(self, records: Iterable[Record], *, rows: int) -> Iterator[Any]:
-        """Records in ``pyarrow.RecordBatch`` of at most so many rows, and not too many bytes.
+        """Yield ``pyarrow.RecordBatch`` of at most `rows` records and some 64 MB.
 
         Raises:
-            ValueError: A field is of a type that cannot be stored.
+            ValueError: A field's type is unsupported.
         """
         held: list[dict[str, Any]] = []
         size_bytes = 0
@@ -118,7 +115,7 @@ def _type(column: FieldColumn) -> Any:
 
 
 def _lists(values: Sequence[Any], column: FieldColumn, kind: Any) -> Any:
-    """Arrays, or None, as lists of as many levels."""
+    """Convert arrays, or None, to nested lists."""
     import pyarrow as pa
 
     dtype = np.dtype(column.dtype)
@@ -142,12 +139,12 @@ def _size(value: Any) -> int:
 
 
 class TableWriter(ABC):
-    """A folder of files that are whole when their part is written; see `core.contracts.Writer`.
+    """Writes a folder of files, each complete with its part; see `core.contracts.Writer`.
 
     Attributes:
         ending: Ending of the files.
-        group_rows: Records of a group, as the format calls what it reads as one.
-        part_records: The most records of a file.
+        group_rows: Records of a group, the format's unit of reading.
+        part_records: Maximum records of a file.
     """
 
     ending: ClassVar[str]
@@ -160,16 +157,16 @@ class TableWriter(ABC):
 
     @abstractmethod
     def _open_file(self, path: Path, schema: Any) -> AbstractContextManager[Callable[[Any], None]]:
-        """Make a file that takes record batches of a ``pyarrow.Schema``."""
+        """Create a file; return a function that writes record batches of a ``pyarrow.Schema``."""
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Check that the format holds the samples."""
+        """Check that the format can store the samples."""
         list(RecordTable(plan).batches(plan.samples, rows=self.group_rows))
 
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
     ) -> Written:
-        """Write a file, if any record of the part can be read."""
+        """Write a file, if any record of the part is readable."""
         table = RecordTable(plan)
         name = f"part-{part.number:05d}-of-{len(plan.parts):05d}{self.ending}"
         rows = 0
@@ -184,9 +181,9 @@ class TableWriter(ABC):
     def join_part(  # noqa: B027 - there is nothing to do
         self, folder: Path, plan: PackPlan, summary: PartSummary
     ) -> None:
-        """A part is whole as it is."""
+        """Do nothing: a part is complete."""
 
     def finish(  # noqa: B027
         self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]
     ) -> None:
-        """The files are all that there is."""
+        """Do nothing: the files are complete."""

@@ -1,4 +1,4 @@
-"""Generate demo data, by the words that replace a path."""
+"""Generate demo data, named by the words that replace a path."""
 
 from __future__ import annotations
 
@@ -13,15 +13,7 @@ _SETS = {"demo_sequences": SEQUENCES, "demo_sounds": SOUNDS, **TABLES}
 
 
 def made_here(name: str, storage_name: str, data_dir: Path) -> Path | None:
-    """Return the folder of a demo set, generated if it is missing.
-
-    Args:
-        name: The word that replaces a path, such as ``demo``.
-        storage_name: The storage that reads it.
-        data_dir: The folder of generated data.
-
-    Returns:
-        The folder; None if no demo set has this name.
+    """Return the folder of a demo set, generated if it is missing, or None for an unknown name.
 
     Raises:
         ValueError: The storage cannot read this demo set.

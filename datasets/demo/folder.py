@@ -1,4 +1,4 @@
-"""Folders of generated data: made once, whole or not at all; other folders stay untouched."""
+"""Folders of generated data: created once and atomically; other folders stay untouched."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class DemoSet:
         """Return the folder in `data_dir`, generated if it is missing.
 
         Raises:
-            ValueError: The storage cannot read it, or the folder belongs to someone else.
+            ValueError: The storage cannot read it, or the folder is not a demo set.
         """
         if storage_name not in self.storages:
             raise ValueError(
@@ -59,10 +59,10 @@ class DemoSet:
 def own_folder(
     root: Path, about: Mapping[str, Any], generate: Callable[[Path], None]
 ) -> Iterator[Path]:
-    """Make a folder of generated data if it is missing, and lock it against other processes.
+    """Generate a folder if it is missing, and lock it against other processes.
 
     Args:
-        root: The folder; its parent is made too.
+        root: The folder; its parent is created too.
         about: Content of its marker file: ``version`` and ``counts``, the samples by split.
         generate: Fills a folder.
 
@@ -70,7 +70,7 @@ def own_folder(
         The folder, absolute.
 
     Raises:
-        ValueError: It belongs to someone else, has another version, or cannot be made.
+        ValueError: It is not a demo set, has another version, or cannot be created.
     """
     root = Path(os.path.abspath(root))
     try:
@@ -103,7 +103,7 @@ def _check_ours(root: Path, expected: int) -> None:
 
 
 def _generate_whole(root: Path, about: Mapping[str, Any], generate: Callable[[Path], None]) -> None:
-    """Generate under another name and rename; remove the rest of a killed attempt."""
+    """Generate under another name and rename; remove the remains of a killed attempt."""
     for left in root.parent.glob(f"{_UNFINISHED}*"):
         shutil.rmtree(left)
     start = time.monotonic()

@@ -1,4 +1,4 @@
-"""Write the demo set in other forms: each by its own writer, tables of image files by hand."""
+"""Write the demo set in other forms: by each form's writer, or as tables of image files."""
 
 from __future__ import annotations
 
@@ -29,24 +29,17 @@ _STREAMED = ("jsonl", "webdataset")
 
 
 def demo_forms() -> tuple[str, ...]:
-    """The storages and sources that the demo set can be written for."""
+    """Return the storages and sources for which the demo set can be written."""
     return (*TABLES, *(component.name for component in components("writer")))
 
 
 def pack_demo(root: Path, storage_name: str, split: str, classes: tuple[str, ...]) -> None:
-    """Write a split of the demo set below `root` in the form that a storage reads.
-
-    Args:
-        root: The demo set, with its images.
-        storage_name: One of `demo_forms`.
-        split: ``train`` or ``val``.
-        classes: Class names by id.
-    """
+    """Write a split of the demo set below `root` in the form that a storage reads."""
     folder = root / storage_name
     if any(folder.glob(f"{split}*")):
         return
     source: Storage = ImageFolder(str(root / "images" / split), classes=list(classes))
-    if storage_name in _STREAMED:  # in the order of their numbers: no class before the others
+    if storage_name in _STREAMED:  # by number, which mixes the classes
         numbers = [key.rpartition("/")[2] for key in source.index.keys(np.arange(len(source)))]
         source = Subset(source, np.argsort(numbers, kind="stable"))
     if storage_name in TABLES:
@@ -62,8 +55,7 @@ def pack_demo(root: Path, storage_name: str, split: str, classes: tuple[str, ...
 class Square:
     """Decodes an image and shrinks it to a square, uint8 [32, 32, 3], by area.
 
-    Arrays have rows of one size and the photographs differ. That loses the ratio of their sides
-    and cuts nothing off.
+    Arrays need rows of one size. Shrinking changes the aspect ratio but cuts nothing off.
     """
 
     counts: Mapping[str, int] = {}

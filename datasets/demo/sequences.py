@@ -25,7 +25,7 @@ MOTIFS = {
 """The tokens that sequences of a class repeat; all classes use the same tokens."""
 
 NUM_TOKENS = 32
-"""Tokens are 1 to 31; 0 is masking and padding."""
+"""Tokens are 1 to 31; 0 is for masking and padding."""
 
 COUNTS = {"train": 4000, "val": 800}
 _SHORTEST, _LONGEST = 8, 128
@@ -50,9 +50,9 @@ def generate_sequences(root: Path) -> None:
 
 
 def draw_sequence(split_id: int, number: int) -> NDArray[np.int16]:
-    """Draw one sequence: noise, and the motif of its class once in every 16 tokens or so.
+    """Draw one sequence: noise, with the motif of its class about once in 16 tokens.
 
-    A function of its arguments alone. Lengths are log-normal, most of them between 15 and 100.
+    Depends only on its arguments. Lengths are log-normal, most of them between 15 and 100.
 
     Returns:
         int16 [T], 1 to 31.

@@ -5,12 +5,12 @@ A tree like ::
     demo/images/train/circle/00012.jpg     the photographs, in class folders
     demo/images/val/...
     demo/masks/train/circle/00012.png      0: background, 1 + class id: a shape
-    demo/masks/train/classes.txt           what these are called
-    demo/annotations/train.json            boxes, masks and keypoints, as COCO lays them out
-    demo/annotations/train.csv             the boxes alone, one in a row
+    demo/masks/train/classes.txt           names of the mask's classes
+    demo/annotations/train.json            boxes, masks and keypoints in COCO's format
+    demo/annotations/train.csv             only the boxes, one in a row
     demo/annotations/train_colours.csv     red, green and blue of the largest shape
-    demo/lmdb/train, demo/parquet/...      in another form, once its storage asks for it
-    demo/penstock-demo.json                written last: whole, and ours
+    demo/lmdb/train, demo/parquet/...      other forms, written on first use
+    demo/penstock-demo.json                the marker, written last
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SEED = 20_240_229
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One drawn image and what is in it.
+    """A drawn image and its annotations.
 
     Attributes:
         image: uint8 [H, W, 3], RGB.
@@ -62,12 +62,8 @@ class Scene:
 def demo_path(storage_name: str, data_dir: str | Path) -> Path:
     """Return the demo set's folder for a storage, generated and packed if it is missing.
 
-    Args:
-        storage_name: ``image_folder``, or another of `datasets.demo.forms.demo_forms`.
-        data_dir: The folder of ``demo``.
-
     Raises:
-        ValueError: The storage has no demo set, or ``demo`` belongs to someone else.
+        ValueError: The storage lacks a demo set, or ``demo`` is not a demo set.
     """
     from penstock.datasets.demo.forms import demo_forms, pack_demo
 
@@ -126,7 +122,7 @@ def generate(root: Path, counts: dict[str, int] | None = None) -> None:
 
 
 def categories(names: Sequence[str], keypoints: Sequence[str]) -> list[dict[str, Any]]:
-    """List the classes, numbered from 1, with equal keypoints."""
+    """Return the classes, numbered from 1, with equal keypoints."""
     return [
         {"id": 1 + i, "name": name, "supercategory": "shape", "keypoints": list(keypoints),
          "skeleton": []}
@@ -135,7 +131,7 @@ def categories(names: Sequence[str], keypoints: Sequence[str]) -> list[dict[str,
 
 
 def scene_objects(image_id: int, scene: Scene, *, first_id: int) -> list[dict[str, Any]]:
-    """The shapes of an image as COCO annotations; the first, the largest, has keypoints."""
+    """Return the shapes of an image as COCO annotations; the first, the largest, has keypoints."""
     objects: list[dict[str, Any]] = []
     for number, (box, kind) in enumerate(zip(scene.boxes, scene.box_labels, strict=True)):
         left, top, right, bottom = box
@@ -167,8 +163,7 @@ def run_lengths(mask: NDArray[np.bool_]) -> list[int]:
 def draw_scene(split_id: int, number: int) -> Scene:
     """Draw one image: a large shape that gives the class, up to two small ones, on a texture.
 
-    A function of its arguments alone. Edges are drawn without smoothing, so that the mask says
-    of every pixel what it is.
+    Depends only on its arguments. Edges are not smoothed, so that the mask is exact.
     """
     rng = np.random.Generator(np.random.Philox(key=_SEED, counter=[0, split_id, number, 0]))
     label = number % len(CLASSES)
@@ -181,7 +176,7 @@ def draw_scene(split_id: int, number: int) -> Scene:
     for _ in range(int(rng.integers(0, 3))):
         small = int(rng.integers(5, 8))
         centre = _place(rng, height, width, small)
-        # A shape is drawn inside its circle, and circles that do not meet hide nothing.
+        # A shape stays inside its circle, and disjoint circles hide nothing.
         if all(np.hypot(centre[0] - x, centre[1] - y) > small + r + 2 for _, (x, y), r in shapes):
             shapes.append((int(rng.integers(len(CLASSES))), centre, small))
     boxes: list[list[int]] = []
@@ -212,7 +207,7 @@ def draw_scene(split_id: int, number: int) -> Scene:
 
 
 def _background(rng: np.random.Generator, height: int, width: int) -> NDArray[np.uint8]:
-    """Two near colours in stripes of random width and direction; uint8 [H, W, 3]."""
+    """Draw stripes of two similar colours, in random width and direction; uint8 [H, W, 3]."""
     first = rng.integers(20, 100, 3)
     second = first + rng.integers(-20, 21, 3)
     across, down, period = (int(n) for n in rng.integers(1, 9, 3))
@@ -222,13 +217,13 @@ def _background(rng: np.random.Generator, height: int, width: int) -> NDArray[np
 
 
 def _place(rng: np.random.Generator, height: int, width: int, radius: int) -> tuple[int, int]:
-    """A centre at which a circle lies inside the image: x, y."""
+    """Return a centre, x and y, at which a circle stays inside the image."""
     x = int(rng.integers(radius + 1, width - radius - 1))
     return x, int(rng.integers(radius + 1, height - radius - 1))
 
 
 def _bright_colour(rng: np.random.Generator) -> NDArray[np.uint8]:
-    """A colour that is brighter than every background."""
+    """Return a colour brighter than every background."""
     colour = rng.integers(100, 256, 3)
     colour[rng.integers(3)] = 240
     return colour.astype(np.uint8)
@@ -280,7 +275,7 @@ def _box(shape: NDArray[np.bool_]) -> list[int]:
 
 
 def _extremes(shape: NDArray[np.bool_]) -> list[list[int]]:
-    """Topmost, rightmost, bottommost and leftmost pixel (the first of several), [4, 3]."""
+    """Return the topmost, rightmost, bottommost and leftmost pixel (the first of ties), [4, 3]."""
     y, x = np.nonzero(shape)
     picks = (np.argmin(y), np.argmax(x), np.argmax(y), np.argmin(x))
     return [[int(x[i]), int(y[i]), 2] for i in picks]

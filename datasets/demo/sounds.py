@@ -38,7 +38,7 @@ def generate_sounds(root: Path) -> None:
 
 
 def draw_sound(split_id: int, number: int) -> NDArray[np.float64]:
-    """Draw one sound, a function of its arguments alone; float64 [T], -1 to 1."""
+    """Draw one sound, which depends only on the arguments; float64 [T], -1 to 1."""
     rng = np.random.Generator(np.random.Philox(key=_SEED, counter=[0, split_id, number, 0]))
     time_s = np.arange(int(RATE * rng.uniform(0.6, 1.6))) / RATE
     pitch, speed = np.exp(rng.uniform(np.log(300), np.log(1500))), rng.uniform(0.8, 2.0)

@@ -20,9 +20,9 @@ _CITIES = ("Berlin", "Lagos", "Lima", "Oslo", "Pune", "Quito", "Riga", "Seoul")
 
 
 def draw_table(split: str) -> dict[str, Sequence[Any]]:
-    """Columns of a split, with None where a value is missing; a function of its argument alone.
+    """Return the columns of a split, with None for missing values; depends only on the split.
 
-    Cities are of skewed frequency, and ``Atlantis`` is in validation alone. The label follows
+    City frequencies are skewed, and ``Atlantis`` occurs only in validation. The label follows
     from a score of distance, age and city, the price from area, age, city and grade; both have a
     little noise.
     """

@@ -1,1 +1,1 @@
-"""Get bytes: find files, read them in places or as streams, never more open than may be."""
+"""Find files and read them by range or as streams, with a limit on open files."""

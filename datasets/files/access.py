@@ -1,7 +1,7 @@
-"""Read files whole or at places, from many threads; retry what may pass, join what lies together.
+"""Read whole files or ranges from many threads, with retries and merged neighbouring reads.
 
-A place is read with `pread`, so there is no position to share, and a forked process may go on with
-what its parent opened. No more files are open than a process may have.
+Ranges are read with `pread`, so threads share no file position and a forked process can use its
+parent's open files. The number of open files is limited.
 """
 
 from __future__ import annotations
@@ -36,34 +36,34 @@ T = TypeVar("T")
 _INNERMOST = re.compile(r"\{([^{}]*)\}")
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
 _PATTERN = re.compile(r"[*?[{]")
-_MOST = 1_000_000  # names that braces stand for
+_MOST = 1_000_000  # limit of names that braces expand to
 _URL = re.compile(r"([a-z][a-z0-9+.-]+)://", re.IGNORECASE)
 
 OBJECT_STORES = ("s3", "s3a", "gs", "az", "adl", "azure", "abfs", "abfss")
-"""Schemes of stores that replace a file as a whole, and let one process alone make it."""
+"""Schemes of stores that replace a file as a whole and support exclusive creation."""
 
 _PAUSES_S = (0.1, 0.5, 2.0)
 # Linux reads at most 2,147,479,552 bytes in a call.
 _MOST_BYTES = 1 << 30
 _OPEN_FILES = 128
-# A gap costs less than another read; and what is read at once stays in the cache of the core.
+# Reading a gap is cheaper than another read. A run should fit in the core's cache.
 _GAP_BYTES = 1 << 14
 _RUN_BYTES = 1 << 22
 
 
 def is_url(path: object) -> bool:
-    """Whether a path is a URL whose files can be listed or read by place."""
+    """Return whether a path is a URL whose files can be listed or read by range."""
     found = _URL.match(path) if isinstance(path, str) else None
     return found is not None and found[1].lower() not in ("tcp", "file")
 
 
 def is_object_store(url: str) -> bool:
-    """Whether a URL is of a store whose files are replaced as a whole, and claimed by one."""
+    """Return whether a URL belongs to a store of `OBJECT_STORES`."""
     return url.partition("://")[0].lower() in OBJECT_STORES
 
 
 def read_each(read: Callable[[T], R], each: Sequence[T], *, place: str) -> Iterable[R]:
-    """Call a function for each thing: side by side where they lie behind a URL, else in turn."""
+    """Call `read` for each item: in parallel if `place` is a URL, otherwise in turn."""
     if not is_url(place):
         return map(read, each)
     from penstock.datasets.files.clients import side_by_side
@@ -72,11 +72,7 @@ def read_each(read: Callable[[T], R], each: Sequence[T], *, place: str) -> Itera
 
 
 def absolute_path(path: str) -> str:
-    """Make a path absolute; a URL is already.
-
-    Raises:
-        ValueError: It is a URL with a password, a token or a query, which would stand in logs.
-    """
+    """Make a path absolute; return a URL without its trailing slash."""
     if not is_url(path):
         return os.path.abspath(path)
     parts = urlsplit(path)
@@ -91,13 +87,9 @@ def absolute_path(path: str) -> str:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Expand braces as shells do, ``{000..099}`` and ``{a,b}``: every text, in order.
+    """Expand braces like a shell, ``{000..099}`` and ``{a,b}``, in order.
 
-    Braces that hold neither a range of numbers nor a comma stand for themselves. Numbers of a
-    range are as wide as its wider end where one of them begins with a zero.
-
-    Raises:
-        ValueError: There are more than a million.
+    Braces without a range or comma stay unchanged. A leading zero pads all numbers of a range.
     """
     parts = _INNERMOST.split(pattern)
     choices = [_choices(part) if n % 2 else [part] for n, part in enumerate(parts)]
@@ -107,14 +99,14 @@ def expand_braces(pattern: str) -> list[str]:
 
 
 def is_pattern(path: str) -> bool:
-    """Whether a path holds wildcards, or braces that stand for something."""
+    """Return whether a path contains wildcards or expandable braces."""
     return glob.has_magic(path) or expand_braces(path) != [path]
 
 
 def is_there(path: str) -> bool:
-    """Whether this machine sees a path; of a pattern, its folder. What is in a file is in there.
+    """Return whether this machine has a path, the folder of a pattern, or the file around it.
 
-    A URL is not asked for, and neither is what is no absolute path.
+    URLs and relative paths are not checked and return True.
     """
     if is_url(path) or not os.path.isabs(path) or os.path.exists(path):
         return True
@@ -137,21 +129,17 @@ def _choices(inner: str) -> list[str]:
 
 
 class MissingFile(RecordError):
-    """A file that no retry finds; its records are bad, like damaged ones."""
+    """A file that retries cannot find or read; its records are bad."""
 
 
 def read_file(path: str | bytes, *, root: str, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
-    """Read a whole file; passing trouble is retried.
+    """Read a whole file; retry temporary errors.
 
-    Args:
-        path: The file, or its URL.
-        root: The folder of the data set. If it is gone too, the disk is gone and not the file.
-        max_bytes: What it may have.
+    If `root`, the folder of the data set, is missing too, the disk is gone, not the file.
 
     Raises:
-        MissingFile: The file is not there, may not be read, or is too large; the message is the
-            cause.
-        OSError: Trouble that four attempts, over some seconds, did not get past.
+        MissingFile: The file is missing, not readable or too large; the message is the cause.
+        OSError: An error persists through four attempts.
     """
     if is_url(root):
         from penstock.datasets.files.remote import read_url
@@ -168,7 +156,7 @@ def _read(path: str | bytes, max_bytes: int) -> bytes:
 
 
 def retried(read: Callable[[], T], *, path: str | bytes, root: str) -> T:
-    """Call `read`, and again if the storage has trouble that may pass; see `read_file`."""
+    """Call `read`, and retry temporary storage errors; see `read_file`."""
     pauses_s = iter(_PAUSES_S)
     while True:
         try:
@@ -190,30 +178,25 @@ def retried(read: Callable[[], T], *, path: str | bytes, root: str) -> T:
 
 
 class ChangedFile(ExplainedError):
-    """A file was replaced or written while a run reads it."""
+    """A file changed while a run reads it."""
 
 
 def check_unchanged(fd: int, mark: tuple[int, int | str], path: str) -> None:
-    """Check that an open file still has a size and an mtime in ns.
-
-    Raises:
-        ChangedFile: It has others.
-    """
+    """Raise ChangedFile unless an open file has this size and mtime in ns."""
     found = os.fstat(fd)
     if (found.st_size, found.st_mtime_ns) != tuple(mark):
         raise ChangedFile(f"{path}: its content was changed since it was looked at; start again")
 
 
 class RangeFile:
-    """A file that is read by ranges, on a disk or behind a URL; opened on its first read.
+    """A file on a disk or behind a URL, read by ranges and opened on its first read.
 
-    Attributes:
-        piece_bytes: Bytes worth reading at once when small ranges follow each other.
+    Small consecutive reads should request `piece_bytes`.
 
     Args:
         path: The file or its URL.
         root: The folder of the data set; see `read_file`. None: the file's folder.
-        mark: Size, and mtime in ns or etag. Reading other content is an error. None: any content.
+        mark: Size, and mtime in ns or etag. Reading changed content raises. None: no check.
     """
 
     def __init__(
@@ -228,27 +211,17 @@ class RangeFile:
         self._memory: mmap.mmap | None = None
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Read the bytes of a range.
-
-        Raises:
-            RecordError: There are fewer, or the file is gone or unreadable.
-            OSError: Trouble that did not pass.
-        """
+        """Read the bytes of a range; RecordError if the file is too short or not readable."""
         value = self.read_upto(offset, size_bytes)
         _check_length(len(value), size_bytes)
         return value
 
     def view(self, offset: int, size_bytes: int) -> NDArray[np.uint8]:
-        """Map the bytes of a range, uint8 [size_bytes], read-only; behind a URL, read them.
-
-        Raises:
-            RecordError: There are fewer.
-            OSError: It cannot be opened.
-        """
+        """Map a range, uint8 [size_bytes], read-only; read it if the file is remote."""
         if self._is_far:
             return np.frombuffer(self.read(offset, size_bytes), np.uint8)
         file = self._open()
-        # Pages behind the end of a file that became shorter must not be touched.
+        # Do not touch pages past the end of a truncated file.
         left = os.fstat(file.fileno()).st_size - offset
         _check_length(min(left, size_bytes), size_bytes)
         if self._memory is None:
@@ -256,12 +229,7 @@ class RangeFile:
         return np.frombuffer(self._memory, np.uint8, size_bytes, offset)
 
     def read_upto(self, offset: int, size_bytes: int) -> bytes:
-        """Read the bytes of a range, as many of them as there are.
-
-        Raises:
-            MissingFile: The file is gone or unreadable.
-            OSError: Trouble that did not pass.
-        """
+        """Read the bytes of a range, up to the end; MissingFile if the file is not readable."""
         if self._is_far:
             from penstock.datasets.files.remote import read_range
 
@@ -269,7 +237,7 @@ class RangeFile:
             return read_range(self.path, self.root, offset, size_bytes, mark)
 
         def read() -> bytes:
-            file = self._open()  # held, so that no other thread's reopening closes it meanwhile
+            file = self._open()  # this reference keeps it open if another thread reopens it
             try:
                 parts, left = [], size_bytes
                 while left > 0:
@@ -281,17 +249,17 @@ class RangeFile:
                     left -= len(part)
                 if self._mark is not None:
                     check_unchanged(file.fileno(), self._mark, self.path)
-                return b"".join(parts)  # a single one is not copied
+                return b"".join(parts)  # join does not copy a single part
             except OSError:
-                # A stale handle stays stale: the next attempt has a new one.
+                # A stale handle stays stale: reopen for the next attempt.
                 self._file = None
                 raise
 
         return retried(read, path=self.path, root=self.root)
 
     def close(self) -> None:
-        """Close the file; the next read opens it again."""
-        self._file = None  # a read of another thread holds it until it ends
+        """Close the file; the next read reopens it."""
+        self._file = None  # a read in another thread keeps its reference
 
     def _open(self) -> Any:
         file = self._file
@@ -309,26 +277,21 @@ def _check_length(found: int, size_bytes: int) -> None:
 
 
 class Opener(Protocol):
-    """Opens files by their names, such as `datasets.files.data_files.DataFiles`."""
+    """Opens files by name, such as `datasets.files.data_files.DataFiles`."""
 
     def open(self, name: str) -> RangeFile:
-        """Open one of them."""
+        """Open a file."""
 
 
 class OpenFiles:
-    """The files of a data set by name; those not used for longest are closed.
-
-    Args:
-        place: The folder that the names are relative to; or files as they were found, which may
-            lie behind a URL.
-    """
+    """The files of a folder or `Opener` by name; closes the least recently used."""
 
     def __init__(self, place: str | Opener) -> None:
         self._place = place
         self._files: OrderedDict[str, RangeFile] = OrderedDict()
 
     def __getitem__(self, name: str) -> RangeFile:
-        # Each step is atomic by itself; two threads that meet open a file twice, and lose nothing.
+        # Each step is atomic. Two threads may open a file twice, which is harmless.
         file = self._files.pop(name, None)
         if file is None:
             if isinstance(place := self._place, str):
@@ -346,12 +309,7 @@ class OpenFiles:
 
 
 class RangeStream(io.RawIOBase):
-    """A range file as a file object with a position of its own, for libraries that want one.
-
-    Args:
-        file: The file.
-        size_bytes: Its size.
-    """
+    """A range file as a file object with its own position, for libraries."""
 
     def __init__(self, file: RangeFile, size_bytes: int) -> None:
         self._ranges = file
@@ -359,15 +317,15 @@ class RangeStream(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """Return whether it can be read."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return whether it can be read anywhere."""
+        """Return True."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Move the position."""
+        """Move the position and return it."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
         if start + offset < 0:
             raise OSError(errno.EINVAL, "a place before the start of the file", self._ranges.path)
@@ -387,13 +345,9 @@ class RangeStream(io.RawIOBase):
 
 
 class Run(NamedTuple):
-    """Bytes of one file, and the places in them.
+    """A byte range of one file that covers several requested ranges.
 
-    Attributes:
-        file: The file, by number.
-        offset: Where the run begins.
-        size_bytes: How long it is.
-        parts: Of each place: its number in the request, start and stop within the run.
+    `parts` has the row in the request, and start and stop within the run, of each.
     """
 
     file: int
@@ -403,16 +357,7 @@ class Run(NamedTuple):
 
 
 def find_runs(files: NDArray[Any], offsets: NDArray[Any], sizes: NDArray[Any]) -> Iterator[Run]:
-    """Sort places by where they lie, and put those together that are near each other.
-
-    Args:
-        files: The file of each place, integer [n].
-        offsets: Where it begins, integer [n].
-        sizes: Its length, integer [n].
-
-    Yields:
-        Runs, in the order of the files; every place is in one.
-    """
+    """Sort ranges, integer [n] files, offsets and sizes, by position and merge nearby ones."""
     order = np.lexsort((offsets, files))
     file, offset, end = -1, 0, 0
     parts: list[tuple[int, int, int]] = []

@@ -1,6 +1,6 @@
-"""Read bytes from start to end: of a file, a command, a socket or the standard input.
+"""Read a byte stream: a file, a command, a socket or the standard input.
 
-Every wait has a deadline. A command that fails or ends early is an error, never an end.
+Every wait has a deadline. A command that fails raises an error instead of ending the stream.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ PIPE_BYTES = 1 << 20
 _SET_PIPE_SIZE = 1031  # F_SETPIPE_SZ of Linux
 _END_S = 2.0
 
-# Executed in place of itself by the command, which so dies with the thread that started it: also
-# where that was killed and could end nothing. prctl(1, 9): PR_SET_PDEATHSIG, SIGKILL.
+# Runs before the command and replaces itself with it. The kernel then kills the command when the
+# thread that started it dies, even by SIGKILL. prctl(1, 9): PR_SET_PDEATHSIG, SIGKILL.
 _LEASH = (
     "import ctypes, os, sys\n"
     "ctypes.CDLL(None).prctl(1, 9)\n"
@@ -59,8 +59,8 @@ _LEASH = (
     "except OSError as error: sys.exit(f'{sys.argv[2]}: {error.strerror}')\n"
 )
 
-# A worker that is forked while a command is being started would keep the command's ends of its
-# pipes open, and so its output would never end: forks wait until it is started.
+# A worker forked during the start of a command would inherit the command's pipe ends, and the
+# output would never end. Forks wait until the command has started.
 _starting = threading.Lock()
 os.register_at_fork(
     before=_starting.acquire, after_in_parent=_starting.release, after_in_child=_starting.release
@@ -68,47 +68,44 @@ os.register_at_fork(
 
 
 class StreamError(ExplainedError):
-    """A stream that broke off, stalled or cannot be opened; no damage of the data."""
+    """A stream broke, stalled or cannot be opened; the data is not damaged."""
 
 
 def is_file(name: str) -> bool:
-    """Tell whether a name is a file, rather than a command, a socket or the standard input."""
+    """Return whether a name is a file, not a command, a socket or the standard input."""
     return name != STDIN and not name.startswith((PIPE, *_SOCKETS))
 
 
 def is_socket(name: str) -> bool:
-    """Tell whether a name is a socket."""
+    """Return whether a name is a socket."""
     return name.startswith(_SOCKETS)
 
 
 def is_read_once(name: str) -> bool:
-    """Tell whether a stream can be opened only once."""
+    """Return whether a stream can be opened only once."""
     return name == STDIN or is_socket(name)
 
 
 def missing_path(path: str) -> bool:
-    """Tell whether a path plainly names a file or folder that is missing."""
+    """Return whether a plain path does not exist."""
     plain = is_file(path) and not is_url(path) and not is_pattern(path)
     return plain and not os.path.exists(os.path.expanduser(path))
 
 
 class ByteStream:
-    """A stream and how far it was read.
+    """A byte stream that counts its position.
 
     Args:
         name: A path, ``pipe:command``, ``tcp://host:port``, ``unix:/path``, or ``-``. A command
-            is split as a shell would, and run without one. Files may be packed by gzip or zstd.
-        timeout_s: Seconds that may pass without a byte.
-        mark: Size, and mtime in ns or etag, of a file; other content is an error. None: any.
+            is split like in a shell, but runs without one. Files may be compressed with gzip or
+            zstd.
+        timeout_s: Longest wait for a byte, in seconds.
+        mark: Size, and mtime in ns or etag, of a file. Changed content raises ChangedFile.
 
     Attributes:
-        offset: Bytes that were read or passed over.
-        size: Size of a plain file; None where it is not known, or bytes are unpacked.
-        may_break_off: It comes from elsewhere, and a lost connection may end it.
-
-    Raises:
-        StreamError: It cannot be opened.
-        ChangedFile: The file differs from the mark; also raised at its end.
+        offset: Bytes read or skipped.
+        size: Size of a plain local file; None if unknown or compressed.
+        may_break_off: Whether the stream is not a file, so a lost connection may end it.
     """
 
     def __init__(
@@ -150,19 +147,11 @@ class ByteStream:
         return file
 
     def read(self, size_bytes: int) -> bytes:
-        """Read the next bytes, fewer of them only at the end.
-
-        Raises:
-            StreamError: It stalls, broke off, or its command failed.
-            RecordError: They cannot be unpacked.
-        """
+        """Read the next bytes, fewer only at the end; RecordError for damaged compressed data."""
         return self._taken(self._file.read, size_bytes)
 
     def readline(self, most_bytes: int) -> bytes:
-        """Read the next line with its end, or as much of it as is allowed; empty at the end.
-
-        Raises: as `read`.
-        """
+        """Read the next line with its end, up to `most_bytes`; empty at the end."""
         return self._taken(self._file.readline, most_bytes)
 
     def _taken(self, take: Callable[[int], bytes], size_bytes: int) -> bytes:
@@ -171,7 +160,7 @@ class ByteStream:
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise RecordError(f"its compression is damaged or cut off: {error}") from error
         except OSError as error:
-            if error.errno is None:  # what pyarrow says of the bytes
+            if error.errno is None:  # pyarrow reports damaged data
                 raise RecordError(f"its compression is damaged or cut off: {error}") from error
             raise StreamError(f"{self.name}: cannot be read: {error.strerror}") from error
         self.offset += len(found)
@@ -180,7 +169,7 @@ class ByteStream:
         return found
 
     def skip(self, size_bytes: int) -> int:
-        """Pass over bytes; how many there were. Raises as `read`."""
+        """Skip bytes and return their number. Raises as `read`."""
         if self.size is not None:
             found = min(size_bytes, self.size - self.offset)
             self._file.seek(self.offset + found)
@@ -195,20 +184,14 @@ class ByteStream:
         return size_bytes - left
 
     def close(self) -> None:
-        """Close it; a command that still runs is ended."""
+        """Close the stream and end a running command."""
         if self._raw is not None:
             self._raw.end()
         self._file.close()
 
 
 class _WaitedBytes(io.RawIOBase):
-    """Read a descriptor, with a deadline for every wait.
-
-    Args:
-        name: For messages.
-        opened: Descriptor, and the process or socket that it belongs to.
-        timeout_s: Seconds without a byte.
-    """
+    """Reads a descriptor, with a deadline for every wait."""
 
     def __init__(self, name: str, opened: tuple[int, Any], timeout_s: float) -> None:
         self._name = name
@@ -240,7 +223,7 @@ class _WaitedBytes(io.RawIOBase):
         return found
 
     def _check_exit(self, process: subprocess.Popen[bytes]) -> None:
-        """Check that a command that closed its output ends well."""
+        """Check that a command exits with 0 after it closes its output."""
         try:
             code = process.wait(self._timeout_s)
         except subprocess.TimeoutExpired:
@@ -253,7 +236,7 @@ class _WaitedBytes(io.RawIOBase):
             raise StreamError(f"{self._name}: the command failed with {how}; run it by itself")
 
     def end(self) -> None:
-        """Close the descriptor and end what stands behind it."""
+        """Close the descriptor and end its command or socket."""
         owner, self._owner = self._owner, None
         if isinstance(owner, subprocess.Popen):
             assert owner.stdout is not None
@@ -264,7 +247,7 @@ class _WaitedBytes(io.RawIOBase):
 
 
 def _connect(name: str, timeout_s: float) -> tuple[int, Any]:
-    """Open a command's output, a socket, or the standard input: its descriptor and its owner."""
+    """Open a command, a socket or the standard input; return its descriptor and owner."""
     if name == STDIN:
         return sys.__stdin__.fileno() if sys.__stdin__ else 0, None
     if name.startswith(PIPE):
@@ -303,11 +286,7 @@ def _connected(name: str, timeout_s: float) -> socket.socket:
 
 
 def socket_address(name: str) -> tuple[str, int]:
-    """Split ``tcp://host:port`` into host and port.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Split ``tcp://host:port`` into host and port."""
     try:
         parts = urlsplit(name)
         port = parts.port
@@ -319,11 +298,7 @@ def socket_address(name: str) -> tuple[str, int]:
 
 
 def command_of(name: str) -> list[str]:
-    """Split ``pipe:command`` into words.
-
-    Raises:
-        ValueError: There are none, or a quote is open.
-    """
+    """Split ``pipe:command`` into words."""
     try:
         words = shlex.split(name.removeprefix(PIPE))
     except ValueError as error:
@@ -334,7 +309,7 @@ def command_of(name: str) -> list[str]:
 
 
 def start_command(name: str) -> subprocess.Popen[bytes]:
-    """Run a command, in a session of its own: Ctrl-C is for us, and we end it."""
+    """Run a command in its own session, so that Ctrl-C reaches only this process."""
     leash = [sys.executable, "-I", "-S", "-c", _LEASH, str(os.getpid())]
     with _starting:
         process = subprocess.Popen(
@@ -348,7 +323,7 @@ def start_command(name: str) -> subprocess.Popen[bytes]:
 
 
 def end_command(process: subprocess.Popen[bytes]) -> None:
-    """End a command that still runs, and all that it started."""
+    """End a running command and its children."""
     if process.poll() is not None:
         return
     for number in (signal.SIGTERM, signal.SIGKILL):

@@ -1,8 +1,7 @@
-"""Clients of remote data: obstore for object stores and web servers, fsspec for all other URLs.
+"""Read remote data with obstore (object stores, web servers) or fsspec (other URLs).
 
-Both find credentials where their ecosystem keeps them: obstore in the environment, in the metadata
-service of a cloud's machine, and for ``s3://`` wherever boto3 looks, if it is installed. Messages
-never contain credentials.
+obstore finds credentials in the environment, in the metadata service of a cloud machine, and for
+``s3://`` where boto3 looks, if it is installed. Messages never contain credentials.
 """
 
 from __future__ import annotations
@@ -42,20 +41,20 @@ _NOISE = re.compile(
 _STATUS = re.compile(r"(?:status code: |^(?=\d{3} (?:Client|Server) Error))(\d{3})")
 _SIGNED = re.compile(r"(\w+://[^\s?]+)\?\S+")
 UNFINISHED = ".packing"
-"""A file in a folder that is still being written."""
+"""Marks a folder that is still being written."""
 _AT_ONCE = 64
 _LISTED = 1000
-"""Files in one answer to a listing."""
+"""Files per response to a listing."""
 _ANSWER_S = 15
-# The server answers when a whole part has arrived, which takes long over a slow line.
+# The server responds after a whole part, which takes long on a slow connection.
 _PART_S = 60
 _PARTS_AT_ONCE = 4
 _CONNECT_S = 5
 _RETRY_S = 20
 RETRY_S = 60.0
-"""The default of ``dataset.retry_s``. With the limits above it stays below ``loader.timeout_s``."""
+"""Default of ``dataset.retry_s``. With the limits above it stays below ``loader.timeout_s``."""
 _PAUSES_S = (0.1, 0.2, 0.5, 1.0, 2.0, 4.0, 8.0)
-"""Pauses between tries; the last one repeats."""
+"""Pauses between attempts; the last one repeats."""
 _QUIET_S = 0.5
 """Longer pauses are logged."""
 
@@ -63,21 +62,15 @@ _retry_s = RETRY_S
 
 
 class RemoteError(ExplainedError):
-    """A bucket, server or URL that cannot be read; never damage of a record."""
+    """A bucket, server or URL cannot be read; never damage of a record."""
 
 
 class AccessDenied(RemoteError):
-    """Access is denied. S3 also denies missing files to a key that must not list."""
+    """Access is denied. S3 also denies missing files to keys without list permission."""
 
 
 class Found(NamedTuple):
-    """A file behind a URL.
-
-    Attributes:
-        name: Its path below the URL that was listed.
-        size_bytes: Its size.
-        mark: Changes with its content: its etag, or its time.
-    """
+    """A file behind a URL; `mark` is its etag or time, and changes with its content."""
 
     name: str
     size_bytes: int
@@ -92,29 +85,25 @@ class Answer(NamedTuple):
 
 
 class Client(Protocol):
-    """Files below one URL, by their names."""
+    """Access to the files below one URL, by name."""
 
     def files(self, folder: str = "") -> Iterator[Found]:
-        """List all files, or the files in a folder, at any depth."""
+        """List all files, or all files below a folder."""
 
     def inside(self) -> tuple[list[str] | None, list[Found]]:
-        """Return None and all files at any depth; of many files, its folders and own files."""
+        """Return None and all files at any depth; if there are many, direct folders and files."""
 
     def head(self, name: str) -> Found:
-        """Look up one file."""
+        """Look up a file."""
 
     def get(self, name: str, start: int, stop: int, mark: str | None) -> Answer:
         """Read bytes of a file, fewer at its end; a server may check `mark`."""
 
     def put(self, name: str, content: Path | bytes, *, new: bool = False) -> None:
-        """Write a file, whole or not at all; a large one in parts.
-
-        Raises:
-            FileExistsError: The file must be `new` and exists.
-        """
+        """Write a file atomically; FileExistsError if it must be `new` and exists."""
 
     def delete(self, name: str) -> None:
-        """Remove a file."""
+        """Delete a file."""
 
 
 class _Local(threading.local):
@@ -125,9 +114,9 @@ _local = _Local()
 
 
 def side_by_side(read: Callable[[T], R], each: Sequence[T]) -> list[R]:
-    """Call a function that waits for servers in several threads; return the results in order.
+    """Call `read` for each item in parallel threads, and return the results in order.
 
-    This thread counts the requests of the calls.
+    The calling thread counts the requests of all calls.
     """
     if len(each) < 2 or _local.reads_for_others:
         return [read(one) for one in each]
@@ -147,9 +136,9 @@ def side_by_side(read: Callable[[T], R], each: Sequence[T]) -> list[R]:
 
 @cache
 def readers(pid: int) -> Callable[[Callable[[], Any]], Future[Any]]:
-    """Start threads that wait for servers; return a function that has one of them make a call.
+    """Start threads for server requests; return a function that submits a call to them.
 
-    The process does not wait for them to end, as it would for an executor's threads.
+    The threads are daemons: unlike an executor's threads, they do not delay the process exit.
     """
     calls = SimpleQueue[tuple[Callable[[], Any], Future[Any]]]()
 
@@ -161,7 +150,7 @@ def readers(pid: int) -> Callable[[Callable[[], Any]], Future[Any]]:
                 future.set_result(call())
             except BaseException as error:
                 future.set_exception(error)
-            del call, future  # frees the result while the thread waits
+            del call, future  # free the result while the thread waits
 
     def start_reading(call: Callable[[], Any]) -> Future[Any]:
         calls.put((call, future := Future[Any]()))
@@ -173,17 +162,9 @@ def readers(pid: int) -> Callable[[Callable[[], Any]], Future[Any]]:
 
 
 def read_place(url: str, name: str, start: int, stop: int, mark: str | None = None) -> Answer:
-    """Read bytes of a file, up to its end.
+    """Read bytes ``start .. stop - 1`` of a file, up to its end; see `ask` for errors.
 
-    Args:
-        url: Its folder.
-        name: Its path below it.
-        start: The first byte.
-        stop: The one behind the last.
-        mark: See `Found`; where it is given, other content is an error.
-
-    Raises:
-        MissingFile, RemoteError: See `ask`.
+    Changed content raises RemoteError if `mark` is given; see `Found`.
     """
 
     def read(client: Client) -> Answer:
@@ -200,23 +181,18 @@ def read_place(url: str, name: str, start: int, stop: int, mark: str | None = No
 
 
 def set_retry_s(retry_s: float) -> None:
-    """Set how long this process retries remote reads that fail, in seconds."""
+    """Set how long this process retries failed remote reads, in seconds."""
     global _retry_s
     _retry_s = retry_s
 
 
 def get_retry_s() -> float:
-    """Return how long this process retries remote reads that fail, in seconds."""
+    """Return how long this process retries failed remote reads, in seconds."""
     return _retry_s
 
 
 def ask(url: str, question: Callable[[Client], T], name: str = "") -> T:
-    """Call `question` with the client of a URL; retry for ``dataset.retry_s`` what may pass.
-
-    Args:
-        url: A folder.
-        question: Asks the client.
-        name: The file below the folder that the question is about.
+    """Call `question` with the client of a URL; retry temporary errors for ``dataset.retry_s``.
 
     Raises:
         MissingFile: The file `name` is missing.
@@ -232,7 +208,7 @@ def ask(url: str, question: Callable[[Client], T], name: str = "") -> T:
             traffic().requests += 1
             return question(_client(url, os.getpid()))
         except (RemoteError, MissingFile, FileExistsError, MemoryError, TypeError, AttributeError):
-            raise  # explained already, or not an error of the server
+            raise  # already explained, or not a server error
         except Exception as error:
             passing, what = _explained(error)
             if what is None:
@@ -274,7 +250,7 @@ _REMEDIES = {
 
 
 def _explained(error: Exception) -> tuple[bool, str | None]:
-    """Tell whether an error may pass, and describe it; None: the file is missing."""
+    """Return whether an error is temporary, and its description; None: the file is missing."""
     kind, said = type(error).__name__, str(error).partition("\n\nDebug source")[0]
     code, status = (found[1] if (found := p.search(said)) else "" for p in (_CODE, _STATUS))
     if remedy := next((text for mark, text in _REMEDIES.items() if mark in (code, kind)), None):
@@ -288,7 +264,7 @@ def _explained(error: Exception) -> tuple[bool, str | None]:
     denied = kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403")
     if denied or isinstance(error, PermissionError):
         return False, _DENIED
-    if isinstance(error, ValueError):  # a URL that the library cannot make sense of
+    if isinstance(error, ValueError):  # the library cannot parse the URL
         return False, _line(said)
     if isinstance(error, ImportError):
         return False, f"needs a library: {_line(error)}"
@@ -307,7 +283,7 @@ def _line(said: object) -> str:
 
 
 def _of_scheme(url: str, what: str) -> str:
-    """Replace the variables of S3 in a message by the variables of the URL's store."""
+    """Replace S3 variables in a message with the variables of the URL's store."""
     scheme = url.partition(":")[0]
     if scheme == "gs":
         return what.replace("AWS_ENDPOINT_URL", "GOOGLE_BASE_URL").replace("AWS_", "GOOGLE_")
@@ -340,7 +316,6 @@ def _refuse_in_fork(url: str, pid: int) -> Client:
 
 @cache
 def _open_client(url: str, pid: int) -> Client:
-    """Make the client of a URL, one for each process."""
     global _was_used
     _was_used = True
     scheme = url.partition(":")[0].lower()
@@ -366,9 +341,9 @@ class _ObjectStore:
 
         options: dict[str, Any] = {
             "client_options": {
-                "allow_http": True,  # of an endpoint that the user names so
+                "allow_http": True,  # for an http endpoint of the user
                 "connect_timeout": timedelta(seconds=_CONNECT_S),
-                "read_timeout": timedelta(seconds=_ANSWER_S),  # from one piece to the next
+                "read_timeout": timedelta(seconds=_ANSWER_S),  # between two pieces
                 "timeout": timedelta(hours=1),
                 "pool_max_idle_per_host": str(_AT_ONCE),
             },
@@ -416,7 +391,7 @@ class _ObjectStore:
             answer = obstore.get(self._store, name, options=options)
         except obstore.exceptions.GenericError as error:
             status = _STATUS.search(str(error))
-            # Some servers answer a range that begins at the very end, and obstore raises.
+            # obstore raises for a range that begins at the end of the file.
             if (status and status[1] == "416") or "but object was only" in str(error):
                 return Answer(b"", None)
             raise
@@ -439,13 +414,13 @@ class _ObjectStore:
 
 def _found(each: Any) -> Found:
     mark = each["e_tag"] or str(each["last_modified"])
-    if each["e_tag"] and not mark.endswith('"'):  # Azure's listings have them without quotes
+    if each["e_tag"] and not mark.endswith('"'):  # Azure lists etags without quotes
         mark = f'"{mark}"'
     return Found(each["path"], each["size"], mark)
 
 
 def _boto3_credentials() -> Any:
-    """Return the profiles or single sign-on that boto3 finds; None: nothing."""
+    """Return boto3's profile or single sign-on credentials, or None."""
     if "AWS_ACCESS_KEY_ID" in os.environ or importlib.util.find_spec("boto3") is None:
         return None
     import boto3
@@ -456,7 +431,7 @@ def _boto3_credentials() -> Any:
 
 
 class _FileSystem:
-    """The files below a URL that fsspec knows."""
+    """The files below a URL that fsspec supports."""
 
     def __init__(self, url: str) -> None:
         from fsspec.core import url_to_fs
@@ -466,7 +441,7 @@ class _FileSystem:
         except ValueError as error:
             raise RemoteError(f"{url}: {error}; expected s3, gs, az, https or hf") from None
         self._root = self._root.rstrip("/")
-        # A read from the hub would prefetch 5 MiB.
+        # By default, each read from the hub prefetches 5 MiB.
         self._reading = {"cache_type": "none"} if url.lower().startswith("hf:") else {}
         self._known: dict[str, Found] = {}
 

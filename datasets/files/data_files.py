@@ -1,4 +1,4 @@
-"""Find the files of a data set: below a folder, by patterns, by the paths that data names."""
+"""Find the files of a data set below folders, by patterns, or by the paths in its records."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ _IMAGE_MARKS = {b"\xff\xd8": ".jpg", b"\x89PNG": ".png", b"RIFF": ".webp", b"BM"
                 b"II*\0": ".tif", b"MM\0*": ".tif", b"GIF8": ".gif",
                 b"\0\0\0\x0cjP  ": ".jp2", b"\xff\x4f\xff\x51": ".j2k"}  # fmt: skip
 
-# Two changes of a folder within one tick of the kernel's clock leave the same time behind.
+# Two changes of a folder within one tick of the kernel's clock leave the same mtime.
 _CLOCK_TICK_S = 0.02
 
 
 def image_ending(content: bytes) -> str | None:
-    """Tell an image's usual ending, such as ``.jpg``, from its first bytes; None where unknown."""
+    """Return the usual extension of an image, such as ``.jpg``, from its first bytes, or None."""
     if content[4:8] == b"ftyp" and content[8:12] in (b"avif", b"avis"):
         return ".avif"
     return next((end for mark, end in _IMAGE_MARKS.items() if content.startswith(mark)), None)
@@ -45,9 +45,9 @@ class Scan:
 
     Attributes:
         keys: Paths relative to the folder, with ``/``, as the bytes on disk, in byte order.
-        size_bytes: int64 [n]; 0 for a link that leads nowhere.
-        folders: Every folder scanned and its mtime in ns before it was read.
-        others: How many files have which other ending; see `ending_of`.
+        size_bytes: int64 [n]; 0 for a broken link.
+        folders: Every scanned folder with its mtime in ns before the scan.
+        others: Number of skipped files by extension; see `ending_of`.
     """
 
     keys: list[bytes]
@@ -59,17 +59,9 @@ class Scan:
 def scan_files(
     root: str, *, endings: Collection[str], follow_symlinks: bool = True, hidden: bool = False
 ) -> Scan:
-    """Find all files below `root` that end in one of `endings`, upper or lower case.
+    """Find all files below `root` with one of `endings`, in any case.
 
-    Args:
-        root: The folder.
-        endings: Such as ``.jpg``.
-        follow_symlinks: Enter linked folders and take linked files. A link to a folder that it
-            lies in itself is left out, with a warning.
-        hidden: Take files and enter folders whose names begin with a dot.
-
-    Raises:
-        OSError: A folder cannot be read.
+    A link to a parent folder is skipped with a warning. Names that begin with a dot are `hidden`.
     """
     wanted = tuple(f".{ending.lower().lstrip('.')}".encode() for ending in endings)
     top = os.fsencode(root)
@@ -98,7 +90,7 @@ def scan_files(
                     others[ending_of(name)] += 1
                 elif _is_record(entry, follow_symlinks):
                     found.append((prefix + name, _size_bytes(entry)))
-    # One global order, whatever order the file system lists in and whatever it was copied from.
+    # Sort, because the order of the file system depends on the disk and its history.
     found.sort()
     return Scan(
         keys=[key for key, _ in found],
@@ -109,7 +101,7 @@ def scan_files(
 
 
 def scan_listing(files: Iterable[Found], *, endings: Collection[str], hidden: bool = False) -> Scan:
-    """Choose among the files that a server lists as `scan_files` does among those of a folder."""
+    """Select files of a server's listing by the rules of `scan_files`."""
     wanted = tuple(f".{ending.lower().lstrip('.')}".encode() for ending in endings)
     seen = [(os.fsencode(file.name), file.size_bytes) for file in files]
     if not hidden:
@@ -122,7 +114,7 @@ def scan_listing(files: Iterable[Found], *, endings: Collection[str], hidden: bo
 
 @cache
 def field_of(endings: tuple[str, ...]) -> str:
-    """Name the field of the bytes of files with these endings: the same for all files."""
+    """Return the field name for the bytes of files with these extensions."""
     dotted = {f".{ending.lower().lstrip('.')}" for ending in endings}
     if not dotted.isdisjoint(IMAGE_ENDINGS):
         return "image"
@@ -132,12 +124,12 @@ def field_of(endings: tuple[str, ...]) -> str:
 
 
 def ending_of(name: bytes) -> str:
-    """The ending of a file's name, such as ``.jpg``, in small letters; empty without one."""
+    """Return the extension of a file, such as ``.jpg``, in lower case; empty without one."""
     return os.path.splitext(name)[1].decode(errors="backslashreplace").lower()
 
 
 def told_endings(counts: Counter[str]) -> str:
-    """Say which endings files have, the most frequent first."""
+    """Describe the extensions of files, the most frequent first."""
     if not counts:
         return "no files at all"
     most = [f"{count:,} {ending or 'without an ending'}" for ending, count in counts.most_common(5)]
@@ -145,13 +137,7 @@ def told_endings(counts: Counter[str]) -> str:
 
 
 def no_images(counts: Counter[str], endings: Sequence[str], remedy: str) -> str:
-    """Say that no file has one of `endings`, which have others, and what to do.
-
-    Args:
-        counts: How many files have which ending.
-        endings: Those that are looked for.
-        remedy: What to do where they are no images.
-    """
+    """Return the message for data without images."""
     common = next((ending[1:] for ending, _ in counts.most_common() if ending), None)
     ask = "" if common is None else (
         f"if they are of that kind all the same, type dataset.storage.endings=[{common}]; else "
@@ -167,12 +153,12 @@ def _ends_in(name: bytes, wanted: tuple[bytes, ...]) -> bool:
 
 
 def _is_record(entry: os.DirEntry[bytes], follow_symlinks: bool) -> bool:
-    """Whether an entry is a file; reading a pipe or a device would never end."""
+    """Return whether an entry is a file; reading a pipe or device would block."""
     if entry.is_file(follow_symlinks=False):
         return True
     if not (follow_symlinks and entry.is_symlink()):
         return False
-    # A link that leads nowhere stays a record: it becomes a bad sample and is not lost silently.
+    # A broken link becomes a bad sample, so that it is not lost silently.
     return entry.is_file() or not os.path.exists(entry.path)
 
 
@@ -185,12 +171,9 @@ def _size_bytes(entry: os.DirEntry[bytes]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class DataFiles:
-    """Files in the order of their names.
+    """Files sorted by name, with names relative to `root`.
 
-    Attributes:
-        root: The folder, or the URL, that the names are relative to.
-        names: Paths below it.
-        marks: Size, and mtime in ns or etag, of each: whether a file is the one that was looked at.
+    `marks` has size, and mtime in ns or etag, of each file, to detect changes.
     """
 
     root: str
@@ -198,34 +181,27 @@ class DataFiles:
     marks: tuple[tuple[int, int | str], ...]
 
     def open(self, name: str) -> RangeFile:
-        """Open one of them, of a URL only as it was when it was found."""
+        """Open a file; a remote file must be unchanged."""
         mark = self.marks[self.names.index(name)] if is_url(self.root) else None
         return RangeFile(os.path.join(self.root, name), root=self.root, mark=mark)
 
     @property
     def paths(self) -> list[str]:
-        """Absolute paths."""
+        """Return the absolute paths."""
         return [os.path.join(self.root, name) for name in self.names]
 
     @property
     def recipe(self) -> list[list[str | int]]:
-        """Names and marks as JSON holds them."""
+        """Return names and marks as JSON values."""
         return [[name, *mark] for name, mark in zip(self.names, self.marks, strict=True)]
 
 
 def find_data_files(path: str | Sequence[str], *, endings: Sequence[str], where: str) -> DataFiles:
     """Find the files that `path` names.
 
-    Args:
-        path: A file, whatever its name; a folder, in which files with `endings` are looked for
-            at any depth, hidden ones left out; or a pattern with ``*``, ``?``, ``[]``, ``**``, or
-            with ``{000..099}`` or ``{a,b}``, which stands for files that must all be there; or
-            several of these.
-        endings: Such as ``.parquet``.
-        where: The storage, for messages.
-
-    Raises:
-        ValueError: There is none, one is missing, or is named twice.
+    `path` is one or more of: a file with any name; a folder, searched recursively for `endings`
+    without hidden files; a pattern with ``*``, ``?``, ``[]`` or ``**``; a pattern with
+    ``{000..099}`` or ``{a,b}``, whose files must all exist.
     """
     patterns = [path] if isinstance(path, str) else path
     if any(map(is_url, patterns)):
@@ -257,11 +233,6 @@ def find_data_files(path: str | Sequence[str], *, endings: Sequence[str], where:
 
 
 def _all_named(pattern: str, where: str) -> list[str]:
-    """Expand the braces of a pattern, and check that the files are there.
-
-    Raises:
-        ValueError: Some of the files are missing.
-    """
     if os.path.lexists(pattern):
         return [pattern]
     named = expand_braces(pattern)
@@ -276,7 +247,7 @@ def _all_named(pattern: str, where: str) -> list[str]:
 
 
 def _files_at(path: str, endings: Sequence[str], where: str) -> tuple[str, list[str]]:
-    """Find the files that `path`, without braces, names: a folder, and names below it."""
+    """Return a folder, and the relative names of the files that `path` (without braces) matches."""
     if os.path.isdir(path):
         return path, [os.fsdecode(key) for key in scan_files(path, endings=endings).keys]
     if os.path.exists(path):
@@ -290,7 +261,7 @@ def _files_at(path: str, endings: Sequence[str], where: str) -> tuple[str, list[
 
 
 def _fixed_part(pattern: str) -> str:
-    """Cut a pattern off at its first part that is not fixed."""
+    """Return the longest parent folder of a pattern without wildcards."""
     folder = os.path.dirname(pattern)
     while glob.has_magic(folder):
         folder = os.path.dirname(folder)
@@ -300,17 +271,7 @@ def _fixed_part(pattern: str) -> str:
 def safe_path(
     root: str, name: str, *, follow_symlinks: bool, setting: str = "dataset.storage.root"
 ) -> str:
-    """Give the path of the file `name` below the folder `root`, which data must not lead out of.
-
-    Args:
-        root: An absolute path, or a URL.
-        name: A path relative to it, or an absolute one, as it stands in the data.
-        follow_symlinks: Whether a link on the way may lead out of the folder.
-        setting: The key of `root`, for messages.
-
-    Raises:
-        ValueError: It leads elsewhere.
-    """
+    """Return the path of the file `name` below `root`; data must not refer to files outside."""
     refuse_escape(name, root, setting=setting)
     path = os.path.join(root, os.path.normpath(name) if is_url(root) else name)
     if not follow_symlinks and not is_url(root):
@@ -321,7 +282,7 @@ def safe_path(
 
 
 def refuse_escape(name: str, root: str, *, setting: str = "dataset.storage.root") -> None:
-    """Raise ValueError for a path that leads out of the folder `root`; see `safe_path`."""
+    """Raise ValueError for a path outside the folder `root`; see `safe_path`."""
     if is_url(root):
         outside = is_url(name) or name.startswith("/") or ".." in name.split("/")
     else:

@@ -1,4 +1,4 @@
-"""Cache groups of records that can only be read whole: the least recently used are evicted."""
+"""Cache groups of records that can only be read as a whole, and evict the least recently used."""
 
 from __future__ import annotations
 
@@ -9,13 +9,10 @@ from typing import Any
 
 
 class GroupCache:
-    """Loaded groups up to a number of bytes, those used last; threads share it.
+    """An LRU cache of groups with a byte limit, shared by threads.
 
-    Threads that want the same group wait for one of them to load it. The group used last is kept
-    whatever its size, so that reading in order loads each group once.
-
-    Args:
-        limit_bytes: How much is kept.
+    Threads that need the same group wait for one of them to load it. The last used group stays at
+    any size, so that sequential reading loads each group once.
     """
 
     def __init__(self, limit_bytes: int) -> None:
@@ -25,12 +22,7 @@ class GroupCache:
         self._size_bytes = 0
 
     def get(self, key: Hashable, load: Callable[[], tuple[Any, int]]) -> Any:
-        """Get the group `key`, loading it where it is not cached.
-
-        Args:
-            key: The group.
-            load: Gives the group and its size in bytes; what it raises is raised here.
-        """
+        """Return a group, and load it if it is not cached."""
         with self._lock:
             group = self._groups.get(key)
             if group is None:
@@ -57,7 +49,7 @@ class GroupCache:
             for other in list(self._groups):
                 if self._size_bytes <= self.limit_bytes:
                     break
-                # One that is still being loaded counts when it is there.
+                # A group counts only after it is loaded.
                 if other != key and self._groups[other].is_loaded:
                     self._size_bytes -= self._groups.pop(other).size_bytes
 

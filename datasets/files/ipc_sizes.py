@@ -1,7 +1,7 @@
-"""Tell what the record batches of Arrow files take in memory, before they are decompressed.
+"""Read the decompressed sizes of record batches in Arrow files, without decompressing them.
 
-Format: Arrow's ``Message.fbs`` and ``File.fbs``, as flatbuffers have them: a table begins with the
-distance back to its list of places, in which each field has 2 bytes.
+Format: Arrow's ``Message.fbs`` and ``File.fbs``, as flatbuffers. A table begins with the distance
+back to its vtable, which has 2 bytes per field.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from penstock.core.sample import inflated_too_large
 
 _END = struct.Struct("<i6s")  # length of the footer, magic
 _BLOCK = struct.Struct("<qi4xq")  # offset, bytes of metadata, bytes of the body
-_MARK = b"\xff\xff\xff\xff"  # before the metadata's length; none in files of Arrow before 0.15
+_MARK = b"\xff\xff\xff\xff"  # before the metadata's length, since Arrow 0.15
 _HEADER_TYPE, _HEADER = 1, 2  # fields of a message
 _DICTIONARY_BATCH = 2  # type of a header
 _DATA = 1  # field of a dictionary batch
@@ -25,13 +25,7 @@ _DICTIONARIES, _BATCHES = 2, 3  # fields of a footer
 
 
 def file_fault(memory: Any, part: int, max_bytes: int) -> str | None:
-    """Say that a record batch of an IPC file, or a dictionary, takes too much; None: it does not.
-
-    Args:
-        memory: The file, a ``pyarrow.Buffer``.
-        part: The record batch, by number.
-        max_bytes: What a record may take.
-    """
+    """Return why record batch `part` of an IPC file, or a dictionary, is too large, or None."""
     data = memoryview(memory).cast("B")
     try:
         start = len(data) - _END.size
@@ -49,7 +43,7 @@ def file_fault(memory: Any, part: int, max_bytes: int) -> str | None:
 
 
 def message_fault(metadata: Any, body: Any, max_bytes: int) -> str | None:
-    """Say the same of one message: its metadata and body, buffers of bytes."""
+    """Return why one message is too large, or None; metadata and body are buffers."""
     data = memoryview(metadata).cast("B")
     try:
         message = _follow(data, 0)
@@ -79,13 +73,13 @@ def message_fault(metadata: Any, body: Any, max_bytes: int) -> str | None:
 
 
 def _follow(data: memoryview, place: int) -> int:
-    """Find what the distance at `place` leads to."""
+    """Return the position that the offset at `place` points to."""
     found: int = place + struct.unpack_from("<I", data, place)[0]
     return found
 
 
 def _field(data: memoryview, table: int, number: int) -> int | None:
-    """Find the place of a table's field; None where it has none."""
+    """Return the position of a table's field, or None if it is absent."""
     places = table - struct.unpack_from("<i", data, table)[0]
     at = 4 + 2 * number
     if at >= struct.unpack_from("<H", data, places)[0]:
@@ -97,7 +91,7 @@ def _field(data: memoryview, table: int, number: int) -> int | None:
 def _blocks(
     data: memoryview, footer: int, field: int, part: int | None = None
 ) -> Iterator[tuple[int, int, int]]:
-    """Read where messages lie: all of one field of the footer, or one of them."""
+    """Read the positions of the messages in one footer field: all of them, or message `part`."""
     place = _field(data, footer, field)
     if place is None:
         return

@@ -1,4 +1,4 @@
-"""Find what lies behind URLs, and ask for it once: folders, files, patterns."""
+"""Find files and folders behind URLs by name or pattern, with each request sent once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from penstock.datasets.files.remote import split_url
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 _MOST_FOLDERS = 10_000
-"""Folders in one that are listed each by itself."""
+"""Up to this many subfolders are listed in parallel."""
 _kept: ContextVar[dict[Any, Any] | None] = ContextVar("_kept", default=None)
 
 
 @contextmanager
 def looking_once() -> Iterator[None]:
-    """Keep what is found behind URLs while the block lasts, so that it is asked for once."""
+    """Cache listings and lookups of URLs within the block."""
     kept = _kept.get()
     token = _kept.set({} if kept is None else kept)
     try:
@@ -35,7 +35,7 @@ def looking_once() -> Iterator[None]:
 
 
 def _once(find: Callable[_P, _T]) -> Callable[_P, _T]:
-    """Let a function give what it found before, inside of `looking_once`."""
+    """Cache the results of a function inside `looking_once`."""
 
     @wraps(find)
     def found(*given: _P.args, **named: _P.kwargs) -> _T:
@@ -50,17 +50,13 @@ def _once(find: Callable[_P, _T]) -> Callable[_P, _T]:
 
 
 class NothingThere(ValueError):
-    """What is named is neither a file nor a folder behind a URL."""
+    """A URL is neither a file nor a folder."""
 
 
 class Look(NamedTuple):
-    """What lies behind a URL.
+    """The content of a URL: the file, or direct folders and files.
 
-    Attributes:
-        file: The file, if it is one.
-        folders: Names of the folders in it.
-        files: Files in it.
-        below: Files in it at any depth; None: they are too many for an answer.
+    `below` has the files at any depth, or None if they are too many for one response.
     """
 
     file: Found | None = None
@@ -70,14 +66,14 @@ class Look(NamedTuple):
 
     @classmethod
     def of(cls, below: Iterable[Found], file: Found | None = None) -> Look:
-        """Sort all files below a URL."""
+        """Build a `Look` from all files below a URL."""
         named = sorted(each for each in below if each.name)
         folders = {each.name.partition("/")[0] for each in named if "/" in each.name}
         files = [each for each in named if "/" not in each.name and each.name not in folders]
         return cls(file, sorted(folders), files, named)
 
     def at(self, name: str) -> Look | None:
-        """Look at what has a name below it; None: that is not known."""
+        """Return the content of a name below, or None if unknown."""
         if self.below is None:
             return None
         file, start = next((each for each in self.below if each.name == name), None), f"{name}/"
@@ -87,12 +83,9 @@ class Look(NamedTuple):
 
 @_once
 def look_at(url: str) -> Look:
-    """Look whether a URL is a file or a folder, and what lies in it.
+    """Find out whether a URL is a file or a folder, and list its content.
 
-    That is one round trip, where no more lies in it than an answer holds.
-
-    Raises:
-        RemoteError: It cannot be looked at.
+    This takes one round trip if the listing fits one response.
     """
     if url.startswith("http"):
         return Look(find_file(url))
@@ -108,7 +101,7 @@ def look_at(url: str) -> Look:
     file, inside = side_by_side(tried, (find_file, _inside))
     if isinstance(inside, RemoteError):
         if not isinstance(file, Found):
-            raise inside  # it says more: what is told of one file has no body
+            raise inside  # a HEAD response lacks a body, so this error says more
         return Look(file)
     if isinstance(file, RemoteError):
         if not inside.folders and not inside.files:
@@ -119,7 +112,7 @@ def look_at(url: str) -> Look:
 
 
 def _known(url: str) -> Look | None:
-    """Look at a URL in the listing of a folder above it that was seen before."""
+    """Return the content of a URL from a cached listing of a parent folder, or None."""
     kept, folder = _kept.get(), url
     while kept is not None and not (folder := folder.rpartition("/")[0]).endswith("/"):
         above: Look | None = kept.get((look_at.__name__, folder))
@@ -138,11 +131,7 @@ def _inside(url: str) -> Look:
 
 @_once
 def list_files(url: str) -> Sequence[Found]:
-    """List all files below a URL, by their names.
-
-    Raises:
-        RemoteError: It cannot be listed, as a web server's folders.
-    """
+    """List all files below a URL, sorted by name; RemoteError for a folder of a web server."""
     if url.startswith("http"):
         raise RemoteError(
             f"{url}: no file is there, and a web server lists no folders; name its files, one or "
@@ -169,9 +158,9 @@ def _refuse_unfinished(url: str, files: Iterable[Found]) -> None:
 
 @_once
 def find_file(url: str) -> Found | None:
-    """Look at one file; None: it is not there. Raises as `list_files` does."""
+    """Look up a file; return None if it is missing. Raises as `list_files`."""
     folder, name = split_url(url)
-    if folder.endswith(":/"):  # a whole bucket
+    if folder.endswith(":/"):  # a bucket
         return None
     if (known := _known(url)) is not None:
         return known.file
@@ -187,20 +176,10 @@ def find_named(
 ) -> tuple[str, dict[str, tuple[int, str]]]:
     """Find the files that URLs without braces name: files, folders, or patterns with ``*``.
 
-    Args:
-        urls: What is looked for.
-        endings: Of the files that count in a folder.
-        where: The storage, for messages.
-
-    Returns:
-        The URL above all of them, and size and mark by the name below it, sorted.
-
-    Raises:
-        ValueError: Something is not there (`NothingThere`), or is named twice.
-        RemoteError: It cannot be looked for.
+    Return the common parent URL, and size and mark by relative name, sorted.
     """
     found: dict[str, tuple[int, str]] = {}
-    # Of several, most are files; of one alone, its folder's listing comes at the same time.
+    # Several URLs are mostly files. For a single URL, list it as a folder in the same round trip.
     find = partial(_named, endings, find_file if len(urls) > 1 else lambda url: look_at(url).file)
     for url, files in zip(urls, side_by_side(find, urls), strict=True):
         if not files:
@@ -227,7 +206,7 @@ def find_named(
 def _named(
     endings: Sequence[str], find: Callable[[str], Found | None], url: str
 ) -> list[tuple[str, Found]]:
-    """Find the files that one URL names, each by its URL; `find` tells whether it is one itself."""
+    """Find the files that a URL names, each with its URL; `find` looks up a single file."""
     if glob.has_magic(url):
         folder = url[: re.search(r"[*?[]", url).start()].rpartition("/")[0]  # type: ignore[union-attr]
         wanted = url[len(folder) + 1 :].split("/")

@@ -1,4 +1,4 @@
-"""Copy remote files to this machine, for forms that are read from a disk alone."""
+"""Copy remote files to this machine, for formats that need local files."""
 
 from __future__ import annotations
 
@@ -22,28 +22,16 @@ from penstock.datasets.files.remote import read_url
 
 _AT_ONCE_BYTES = 64 << 20
 _SMALL_BYTES = 4 << 20
-"""Files up to this are copied several at a time, larger ones several pieces at a time."""
+"""Copy several files up to this size in parallel, and larger files in parallel pieces."""
 
 _urls: dict[str, str] = {}
 """URLs by the path of this process's copy."""
 
 
 def local_copy(url: str, *, hidden: bool = False) -> str:
-    """Copy a file, or all files below a URL, to this machine's cache; once for all its runs.
+    """Copy a file, or all files below a URL or pattern, to this machine's cache; return the path.
 
-    A copy is of the content that is there now: it is made again when that has changed, and is
-    removed after two weeks without use.
-
-    Args:
-        url: A file, a folder, or a pattern with ``*`` or braces.
-        hidden: It is a folder, of which what begins with a dot is copied too.
-
-    Returns:
-        The path of the copy, or of a folder with the files.
-
-    Raises:
-        ValueError: Nothing is there, or the URL carries a password.
-        RemoteError: It cannot be read.
+    A changed file is copied again. A copy is removed after two weeks without use.
     """
     url = absolute_path(url)
     path = _copied(url, hidden)
@@ -52,17 +40,12 @@ def local_copy(url: str, *, hidden: bool = False) -> str:
 
 
 def url_of_copy(path: str) -> str | None:
-    """Return the URL that this process has copied to a path, or None."""
+    """Return the URL that this process copied to a path, or None."""
     return _urls.get(path)
 
 
 def copy_again(url: str, path: str) -> None:
-    """Copy a URL to this machine, to the path of another machine's copy.
-
-    Raises:
-        ValueError: Its cache lies elsewhere, or the content is another one by now.
-        RemoteError: It cannot be read.
-    """
+    """Copy a URL to the path of another machine's copy; ValueError if the path would differ."""
     cache = machine_folder("remote").parent
     if not Path(path).is_relative_to(cache):
         raise ValueError(
@@ -102,11 +85,7 @@ def _copied(url: str, hidden: bool) -> str:
 
 
 def fetch_files(url: str, names: Iterable[str], folder: Path) -> None:
-    """Copy small files below a URL into a folder, those of them that are there.
-
-    Raises:
-        RemoteError: They cannot be read. A denied file counts as missing.
-    """
+    """Copy small files below a URL into a folder; skip missing and denied files."""
 
     def fetch(name: str) -> None:
         with contextlib.suppress(MissingFile, AccessDenied):
@@ -118,7 +97,7 @@ def fetch_files(url: str, names: Iterable[str], folder: Path) -> None:
 
 
 def copy_file(url: str, found: Found) -> Path:
-    """Copy a file, as it was found, to this machine's cache; see `local_copy`."""
+    """Copy the file `found` to this machine's cache; see `local_copy`."""
     file = RangeFile(url, mark=(found.size_bytes, found.mark))
 
     def download(path: Path) -> None:

@@ -1,7 +1,7 @@
 """Keep the passwords of URLs out of logs and files.
 
-A config is without them from where it is checked: ``scheme://user:***@host``. The process that it
-was typed in knows them, and puts them back where components are made.
+Validated configs contain masked URLs: ``scheme://user:***@host``. The process that received the URL
+remembers the password and restores it when it builds components.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _known: dict[str, str] = {}
 
 
 def masked(text: str) -> str:
-    """Replace the passwords of the URLs in a text."""
+    """Mask the passwords of URLs in a text."""
     return _IN_URL.sub(lambda found: f"{found['user'] or found['name']}{MASK}", text)
 
 
 def hidden(value: Any) -> Any:
-    """Mask every text in a value of a config; `revealed` gives it back in this process."""
+    """Mask every text in a config value; `revealed` restores it in this process."""
     if isinstance(value, dict):
         return {key: hidden(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -37,11 +37,7 @@ def hidden(value: Any) -> Any:
 
 
 def revealed(text: str) -> str:
-    """Give a text that `hidden` masked, as it was where this process was given it.
-
-    Raises:
-        ValueError: It was masked where it was written, by another process.
-    """
+    """Restore a text that `hidden` masked in this process."""
     if text not in _known and any(mark in text for mark in _LEFT_OUT) and masked(text) == text:
         raise ValueError(
             f"{text}: its password was left out where it was written ({MASK}); type the URL again, "
@@ -51,11 +47,7 @@ def revealed(text: str) -> str:
 
 
 def from_environment(value: str, *, setting: str) -> str:
-    """Return a value, or for ``env:NAME`` the variable NAME of the environment.
-
-    Raises:
-        ValueError: There is no such variable.
-    """
+    """Return a value, or for ``env:NAME`` the environment variable NAME."""
     name = value.removeprefix("env:")
     if name == value:
         return value

@@ -1,4 +1,4 @@
-"""Prefetch a stream in a thread, beside the consumer's own work."""
+"""Prefetch a stream in a thread."""
 
 from __future__ import annotations
 
@@ -17,22 +17,18 @@ _JOIN_S = 2.0
 
 
 class NoLongerWanted(Exception):
-    """The consumer of a reading thread has closed it."""
+    """The consumer closed the reading thread."""
 
 
 class _End:
-    """The last item of a thread, and the error that ended it."""
+    """The last item of a thread, with the error that ended it."""
 
     def __init__(self, error: BaseException | None = None) -> None:
         self.error = error
 
 
 class ReadingThread(threading.Thread):
-    """Reads items into a queue until they end or the consumer closes it.
-
-    Args:
-        read: Begins to read; called in the thread.
-    """
+    """Reads items of an iterator into a queue until they end or the consumer closes it."""
 
     def __init__(self, read: Callable[[], Iterator[Any]]) -> None:
         super().__init__(name="penstock-stream", daemon=True)
@@ -42,7 +38,7 @@ class ReadingThread(threading.Thread):
         self._stop_asked = threading.Event()
 
     def run(self) -> None:
-        """Fill the queue; an error comes after the items before it."""
+        """Fill the queue; an error follows the items before it."""
         try:
             items = self._begin()
             try:
@@ -63,12 +59,12 @@ class ReadingThread(threading.Thread):
                 self._put(_End(error))
 
     def end(self) -> None:
-        """Ask it to end, and wait a little; it may be blocked in a read."""
+        """Ask the thread to end and wait briefly; it may be blocked in a read."""
         self._stop_asked.set()
         self.join(_JOIN_S)
 
     def check(self) -> None:
-        """Raise `NoLongerWanted` if the thread was asked to end."""
+        """Raise `NoLongerWanted` if the consumer closed the thread."""
         if self._stop_asked.is_set():
             raise NoLongerWanted
 
@@ -95,16 +91,13 @@ class ReadingThread(threading.Thread):
 
 
 def read_ahead(read: Callable[[], Iterator[Any]]) -> Iterator[Any]:
-    """Prefetch some 64 items of the generator function `read` in a thread.
+    """Prefetch about 64 items of the generator function `read` in a thread.
 
-    The thread starts at once, so that several read side by side, and ends when this iterator is
-    closed. The consumer's thread counts its requests to servers.
-
-    Raises:
-        Exception: An error of `read`, after the items before it.
+    The thread starts immediately, so that several streams read in parallel. It ends when this
+    iterator is closed. The consumer's thread counts the requests to servers.
     """
     items = _items_of(ReadingThread(read))
-    next(items)  # starts the thread, which `close` ends
+    next(items)  # start the thread, which `close` ends
     return items
 
 
@@ -123,7 +116,7 @@ def _items_of(thread: ReadingThread) -> Iterator[Any]:
 
 
 def still_wanted() -> None:
-    """Raise `NoLongerWanted` in a closed reading thread; for loops that wait."""
+    """Raise `NoLongerWanted` in a closed reading thread; for wait loops."""
     thread = threading.current_thread()
     if isinstance(thread, ReadingThread):
         thread.wait()

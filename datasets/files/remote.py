@@ -1,4 +1,4 @@
-"""Read files behind URLs: whole, by place, or as a stream."""
+"""Read remote files as a whole, by range, or as a stream."""
 
 from __future__ import annotations
 
@@ -26,12 +26,7 @@ _TICK_S = 0.2
 
 
 def read_url(url: str, *, root: str | None = None, max_bytes: int = MAX_RECORD_BYTES) -> bytes:
-    """Read a whole file.
-
-    Raises:
-        MissingFile: It is not there, or is larger than `max_bytes`.
-        RemoteError: The server has trouble, or does not let us.
-    """
+    """Read a whole file; MissingFile if it is missing or larger than `max_bytes`."""
     folder, name = split_url(url, root)
     content = read_place(folder, name, 0, max_bytes + 1).content
     if len(content) > max_bytes:
@@ -40,19 +35,7 @@ def read_url(url: str, *, root: str | None = None, max_bytes: int = MAX_RECORD_B
 
 
 def read_range(url: str, root: str, offset: int, size_bytes: int, mark: str | None) -> bytes:
-    """Read the bytes of a range, as many of them as there are.
-
-    Args:
-        url: The file.
-        root: The URL of the data set, above it.
-        offset: Where the range begins.
-        size_bytes: How long it is.
-        mark: See `Found`; where it is given, other content is an error.
-
-    Raises:
-        MissingFile: The file is gone.
-        RemoteError: The server has trouble, does not let us, or has other content now.
-    """
+    """Read the bytes of a range, up to the end; see `read_place` for `mark` and errors."""
     folder, name = split_url(url, root)
     stop = offset + size_bytes
     starts = range(offset, stop, _PIECE_BYTES)
@@ -64,13 +47,9 @@ def read_range(url: str, root: str, offset: int, size_bytes: int, mark: str | No
 
 
 class RemoteStream(io.RawIOBase):
-    """A file behind a URL from its start to its end; the next piece comes while one is read.
+    """A remote file as a stream, which prefetches the next piece; reads raise RemoteError.
 
-    Reads raise RemoteError.
-
-    Args:
-        url: Its URL.
-        mark: See `Found`; None: the mark of the first piece. Other content is an error.
+    Changed content raises; without `mark`, the first piece has the expected mark.
     """
 
     def __init__(self, url: str, *, mark: str | None = None) -> None:
@@ -82,7 +61,7 @@ class RemoteStream(io.RawIOBase):
         self._piece = memoryview(b"")
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Return True."""
         return True
 
     def readinto(self, buffer: Any) -> int:
@@ -95,7 +74,7 @@ class RemoteStream(io.RawIOBase):
             except MissingFile as error:
                 raise RemoteError(f"{self._url}: not there any more") from error
             traffic().add(asked)
-            if self._size_bytes is None:  # the first piece tells, in place of a question
+            if self._size_bytes is None:  # the first piece has the size, which saves a request
                 self._size_bytes, self._mark = found[1:] if found else (0, None)
             self._ahead = self._next_piece()
             self._piece = memoryview(content)
@@ -113,13 +92,13 @@ class RemoteStream(io.RawIOBase):
 
 
 def _read_counted(*place: Any) -> tuple[Answer, Traffic]:
-    """Read for another thread, which counts it."""
+    """Read for another thread, and return the traffic for it to count."""
     with counted() as asked:
         return read_place(*place), asked
 
 
 def split_url(url: str, root: str | None = None) -> tuple[str, str]:
-    """Split a file's URL into the data set's URL, which has a client, and a name below it."""
+    """Split a file's URL into the URL of the data set and a relative name."""
     if root is not None and url.startswith(f"{root}/"):
         folder, name = root, url[len(root) + 1 :]
     else:

@@ -1,4 +1,4 @@
-"""Copy a folder of this machine to a URL: there whole, or not to be read."""
+"""Upload a folder to a URL; readers refuse it until it is complete."""
 
 from __future__ import annotations
 
@@ -14,12 +14,7 @@ _TOGETHER = 64
 
 
 def refuse_taken(url: str, sign: str) -> None:
-    """Refuse a URL where something is, other than what was begun with the same sign.
-
-    Raises:
-        ValueError: Something is there.
-        RemoteError: It cannot be looked at.
-    """
+    """Raise ValueError for a URL with content, unless an upload with the same sign began it."""
     there = ask(url, lambda client: next(iter(client.files()), None))
     if there is None:
         return
@@ -39,21 +34,11 @@ def refuse_taken(url: str, sign: str) -> None:
 def upload_folder(
     folder: Path, url: str, *, sign: str, journal: Path, tell: Callable[[int], None]
 ) -> None:
-    """Copy all files below a folder to a URL; what broke off is gone on with.
+    """Upload all files below a folder to a URL; resume an interrupted upload.
 
-    A mark with the sign lies there meanwhile, and in each folder on its first level: whoever lists
-    one of them to read refuses it.
-
-    Args:
-        folder: What to copy.
-        url: Where to.
-        sign: Tells this content from other.
-        journal: A file that says what was copied before, kept while this goes on.
-        tell: Told the bytes of each file that is there.
-
-    Raises:
-        ValueError: Something else is there.
-        RemoteError: It cannot be written.
+    During the upload, a file with the sign, which identifies the content, marks the URL and each
+    first-level folder. Readers that list a marked folder refuse it. Keep the journal until the
+    upload completes. `tell` receives the size in bytes of each uploaded file.
     """
     refuse_taken(url, sign)
     files = {p.relative_to(folder).as_posix(): p for p in sorted(folder.rglob("*")) if p.is_file()}

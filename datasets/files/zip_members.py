@@ -1,4 +1,4 @@
-"""Find the members of ZIP archives by the central directory, and read them from their places.
+"""Find the members of ZIP archives by the central directory, and read them by range.
 
 Format: PKWARE's APPNOTE.TXT 6.3.10, sections 4.3.7 (local header) and 4.3.12 (central directory).
 """
@@ -27,14 +27,8 @@ _MOST_EXTRA_BYTES = 1 << 16
 class Member:
     """A file in an archive.
 
-    Attributes:
-        name: Its name as text.
-        offset: Where its local header begins.
-        span_bytes: Bytes from there to the next member, or to the end of the file.
-        stored_bytes: Length of the content in the archive.
-        size_bytes: Length of the content.
-        crc32: Checksum of the content.
-        method: `STORED` or `DEFLATED`.
+    `offset` is the start of its local header, and `span_bytes` reaches from there to the next
+    member. Its content has `stored_bytes` in the archive, and `size_bytes` decompressed.
     """
 
     name: str
@@ -47,16 +41,15 @@ class Member:
 
 
 def list_members(view: RangeStream) -> list[Member]:
-    """List the files in an archive, in the order of its directory; folders are left out.
+    """List the files in an archive, in directory order, without folders.
 
-    Raises:
-        RecordError: It is damaged or no archive, or a member has a name that leads elsewhere, is a
-            link, is encrypted, or is compressed by a method other than deflate.
+    RecordError for a damaged archive, and for a member with an unsafe name, a link, encryption, or
+    a compression other than deflate.
     """
     try:
         infos = zipfile.ZipFile(view).infolist()
         for info in infos[:1]:
-            # A wrong offset of the directory moves all members.
+            # A wrong directory offset shifts all members.
             view.seek(info.header_offset)
             if view.read(len(_LOCAL_MARK)) != _LOCAL_MARK:
                 raise RecordError("the member is not where the directory says")
@@ -87,7 +80,7 @@ def list_members(view: RangeStream) -> list[Member]:
         if not 0 <= offset <= end - stored_bytes:
             raise RecordError(f"damaged: {info.filename!r} lies outside the file; copy it again")
         header_bytes = _LOCAL_HEADER.size + len(info.orig_filename.encode())
-        # A damaged entry of the directory must not cut its neighbour short.
+        # A damaged directory entry must not truncate its neighbour.
         least = min(header_bytes + stored_bytes, end - offset)
         span_bytes = max(min(next_start[offset] - offset, least + _MOST_EXTRA_BYTES), least)
         members.append(Member(info.filename, offset, span_bytes, stored_bytes, info.file_size,
@@ -109,16 +102,7 @@ def _refuse_hostile(info: zipfile.ZipInfo) -> None:
 
 
 def read_member(file: RangeFile, member: Member, *, max_bytes: int | None = None) -> bytes:
-    """Read the content of a member.
-
-    Args:
-        file: The archive.
-        member: As `list_members` found it.
-        max_bytes: Size of the largest record; compressed content may not become absurdly more.
-
-    Raises:
-        RecordError: It differs from the directory, is too large, or exceeds the file.
-    """
+    """Read the content of a member; RecordError if it is damaged or too large."""
     size_bytes, stored_bytes = member.size_bytes, member.stored_bytes
     if max_bytes and (fault := inflated_too_large(size_bytes, stored_bytes, max_bytes)):
         raise RecordError(fault)
@@ -129,18 +113,7 @@ def read_member(file: RangeFile, member: Member, *, max_bytes: int | None = None
 def member_content(
     data: memoryview, stored_bytes: int, size_bytes: int, crc32: int | None, method: int
 ) -> bytes:
-    """Read the content of a member from its span.
-
-    Args:
-        data: The span, uint8.
-        stored_bytes: See `Member`; so are the others.
-        size_bytes: Length of the content.
-        crc32: Its checksum; None: it is not compared.
-        method: `STORED` or `DEFLATED`.
-
-    Raises:
-        RecordError: It is not what the directory says.
-    """
+    """Read the content of a member from its span, uint8; RecordError if it differs."""
     if len(data) < _LOCAL_HEADER.size or data[:4] != _LOCAL_MARK:
         raise RecordError("the member is not where the directory says")
     name_bytes, extra_bytes = _LOCAL_HEADER.unpack_from(data)[-2:]
@@ -155,15 +128,7 @@ def member_content(
 
 
 def local_content(data: memoryview, size_bytes: int) -> bytes:
-    """Read the content of a member whose sizes and checksum are in its local header.
-
-    Args:
-        data: The span, uint8.
-        size_bytes: Length of the content.
-
-    Raises:
-        RecordError: It is not what the header says.
-    """
+    """Read the content of a member whose local header has its sizes and checksum."""
     if len(data) < _LOCAL_HEADER.size:
         raise RecordError("the member is not where the directory says")
     method, _, _, crc32, stored_bytes, _, _, _ = _LOCAL_HEADER.unpack_from(data)[3:]
@@ -171,7 +136,7 @@ def local_content(data: memoryview, size_bytes: int) -> bytes:
 
 
 def _inflate(stored: memoryview, size_bytes: int) -> bytes:
-    """Decompress, and never to more than one byte beyond the length that it should have."""
+    """Decompress at most one byte more than the expected length."""
     inflater = zlib.decompressobj(-zlib.MAX_WBITS)
     try:
         return inflater.decompress(stored, size_bytes + 1)

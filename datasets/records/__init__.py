@@ -1,1 +1,1 @@
-"""What records of every storage have: an index, labels, splits."""
+"""Describe the records of a storage: index, labels, splits."""

@@ -1,4 +1,4 @@
-"""Add annotations from elsewhere to the records of a storage: boxes, keypoints, masks."""
+"""Add boxes, keypoints or masks from other files to the records of a storage."""
 
 from __future__ import annotations
 
@@ -18,12 +18,7 @@ from penstock.datasets.records.memory_index import MemoryIndex
 
 
 class AnnotatedStorage:
-    """A storage and what is known of its records; a storage itself.
-
-    Args:
-        base: The storage.
-        annotations: What is known, from one or more sources.
-    """
+    """A storage whose records carry annotations from other files."""
 
     def __init__(self, base: Storage, annotations: Sequence[RecordAnnotations]) -> None:
         self.base = base
@@ -39,24 +34,20 @@ class AnnotatedStorage:
 
     @property
     def index(self) -> Index:
-        """The storage's index, with the columns of the annotations."""
+        """Return the base index with the columns of the annotations."""
         return self._index
 
     @property
     def field_classes(self) -> dict[str, tuple[str, ...]]:
-        """Names of the classes by annotated field: ``box_labels``, ``mask``."""
+        """Return class names by annotated field, such as ``box_labels`` or ``mask``."""
         return {field: names for a in self._annotations for field, names in a.classes.items()}
 
     def fingerprint(self) -> str:
-        """Hash of the records' identity and of everything that is annotated."""
+        """Hash the identity of the records and all annotations."""
         return self._index.fingerprint()
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read records; one whose annotations are wrong is bad.
-
-        Raises:
-            IndexError: An index is outside 0 .. len - 1.
-        """
+        """Read records; return a `BadRecord` for wrong annotations."""
         indices = np.asarray(indices, np.int64)
         records = read = self.base.read(indices)
         for source in self._annotations:
@@ -66,7 +57,7 @@ class AnnotatedStorage:
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Those of the storage, but that it gives no columns."""
+        """Return the capabilities of the base, without columns."""
         base = capabilities_of(self.base, StorageCapabilities)
         return StorageCapabilities(held_bytes=base.held_bytes, shards=base.shards, wraps=self.base)
 
@@ -88,7 +79,7 @@ class AnnotatedStorage:
                 content=content,
             )
 
-        for name in index.columns:  # the fingerprint does not cover all that is copied
+        for name in index.columns:  # the fingerprint does not cover all columns
             digest.update(name.encode() + np.ascontiguousarray(index.column(name)).tobytes())
         recipe: dict[str, Any] = {"storage": "annotated", "version": 3}
         recipe |= {"content": digest.hexdigest(), "classes": self.field_classes}

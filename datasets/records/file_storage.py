@@ -1,4 +1,4 @@
-"""Read files whose records are ranges of bytes: one storage for all such formats."""
+"""Read formats whose records are byte ranges of files."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ from penstock.datasets.records.table import NO_LABEL, Table, tables_of
 from penstock.datasets.records.unpacked import CompressedFile, UnpackedShards
 
 _SCANS = 8
-"""Files scanned at a time: headers are small reads, which a disk answers better side by side."""
+"""Number of files scanned at a time; disks answer small header reads faster in parallel."""
 
 
 class Form(ABC):
-    """A file format whose records are ranges of bytes; the options of a form are its attributes.
+    """A file format whose records are byte ranges; its attributes are its options.
 
     Attributes:
-        name: The name of its storage.
-        endings: Endings of its files.
-        row: Columns whose values `decode` gets.
-        reading: Attributes that change how records are read, and not what `scan` finds.
-        limited: The column that ``max_record_bytes`` limits.
+        name: Name of the storage.
+        endings: Endings of the files.
+        row: Columns whose values `decode` receives.
+        reading: Attributes that change how records are read, but not the result of `scan`.
+        limited: Column that ``max_record_bytes`` limits.
         declares_classes: A file names its classes in the order of their ids.
-        twice: The remedy for a key that stands twice.
-        unlabelled: The remedy for a record without a label.
-        missing: Texts that stand for a missing label.
+        twice: Remedy for a duplicate key, for messages.
+        unlabelled: Remedy for a record without a label, for messages.
+        missing: Texts that mean a missing label.
     """
 
     name: ClassVar[str]
@@ -70,70 +70,37 @@ class Form(ABC):
 
     @abstractmethod
     def scan(self, file: RangeFile, file_bytes: int, name: str, max_bytes: int) -> Table:
-        """Index the records of one file.
+        """Index the records of one file; RecordError if it is damaged or has another format.
 
-        Args:
-            file: The file.
-            file_bytes: Its size.
-            name: Its name below the data's folder.
-            max_bytes: The size of the largest record.
-
-        Raises:
-            CompressedFile: It is to be unpacked and scanned then.
-            RecordError: It is damaged, or of another format.
+        CompressedFile means that the file must be decompressed before it is scanned.
         """
 
     def decode(self, data: memoryview, key: bytes, row: tuple[Any, ...]) -> dict[str, Any]:
-        """Decode a record.
-
-        Args:
-            data: The bytes of its range.
-            key: Its key.
-            row: Its values of the columns `row`.
-
-        Raises:
-            RecordError: It is damaged.
-        """
+        """Decode a record, or raise RecordError; `row` has its values of the columns `self.row`."""
         raise NotImplementedError(f"{type(self).__name__}.decode")
 
     def read_group(self, file: Any, group: int, meta: dict[str, Any], max_bytes: int) -> Any:
-        """Read a group of rows, which `datasets.columnar.storage.TableStorage` caches.
-
-        Args:
-            file: An open file, as the form opens files.
-            group: Its number in the file.
-            meta: What `scan` said of the file.
-            max_bytes: The size of the largest record.
-
-        Raises:
-            RecordError: It is damaged.
-        """
+        """Read a group of rows, or raise RecordError; `meta` is the metadata from `scan`."""
         raise NotImplementedError(f"{type(self).__name__}.read_group")
 
     def class_names(self, root: str, *, where: str) -> tuple[str, ...] | None:
-        """Read the names of numbered classes beside the files, if there are any."""
+        """Read the names of numbered classes beside the files; return None without any."""
         return None
 
     def order(self, tables: Sequence[Table], keys: Sequence[bytes]) -> NDArray[np.int64] | None:
-        """Sort the records of all files; None: they keep their order."""
+        """Return the order of the records of all files, or None to keep theirs."""
         return None
 
     def nothing(self, tables: Sequence[Table]) -> str:
-        """Say that the files hold no records."""
+        """Return the message for files without records."""
         return "no record in there; set dataset.storage.path"
 
 
 class FileStorage(IndexedStorage):
     """The records of files of one format, on a disk or behind a URL.
 
-    Each file is scanned once: after a change, only new and changed files are. Ranges that lie
-    near each other are read together.
-
-    Args:
-        form: The format.
-        path: A file, a folder, a pattern such as ``train-{000..099}.tar``, or a list of these.
-        labels: Label files; None: the form's own labels, if it has any.
-        classes: Class names by id; None: those found.
+    After a change, only new and changed files are scanned again. Nearby ranges are read together.
+    `path` is a file, a folder, a pattern such as ``train-{000..099}.tar``, or a list of these.
     """
 
     reads_urls = True
@@ -161,7 +128,7 @@ class FileStorage(IndexedStorage):
         self.classes = None if classes is None else tuple(classes)
 
     def mark(self) -> Any:
-        """State of the files and of the labels, and the class names beside the files."""
+        """Return the state of the files and labels, and the class names beside the files."""
         self._files = self._find_files()
         self._names = self.form.class_names(self._files.root, where=str(self))
         version = None if self.labels is None else self.labels.csv_version()
@@ -171,24 +138,24 @@ class FileStorage(IndexedStorage):
         return find_data_files(self.paths, endings=self.form.endings, where=str(self))
 
     def is_current(self, index: Index, mark: Any) -> bool:
-        """Whether nothing has changed; of an older index, `scan` keeps what holds."""
+        """Return whether nothing has changed; keep an older index so `scan` can reuse it."""
         current = super().is_current(index, mark)
         self._former = None if current else index
         return current
 
     def learn(self, metadata: dict[str, Any]) -> None:
-        """Keep which files are compressed."""
+        """Remember the compressed files."""
         files = zip(self._files.names, metadata["files"], strict=True)
         self._compressed = [name for name, meta in files if meta["compressed"]]
         self._former = None
 
     def open(self) -> OpenFiles:
-        """Prepare to open files, each when it is needed."""
+        """Return a mapping that opens each file on first use."""
         return OpenFiles(UnpackedShards(self._files, self._compressed))
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """It knows its files, and whether it reads copies of them."""
+        """Report the shards, and whether all files are read from unpacked copies."""
         copies = self._index is not None and len(self._compressed) == len(self._files.names)
         return StorageCapabilities(shards=self._firsts, reads_copies=copies)
 
@@ -196,15 +163,11 @@ class FileStorage(IndexedStorage):
         return np.flatnonzero(np.diff(self.index.column("file"), prepend=-1))
 
     def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Bytes that reading each record takes, integer [n]."""
+        """Return the bytes that reading each record takes, integer [n]."""
         return self.index.values(self.form.limited, indices)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read records, neighbours at once; a damaged one is a bad record.
-
-        Raises:
-            OSError: The disk has trouble that did not pass.
-        """
+        """Read records, nearby ones together; return a `BadRecord` for a damaged one."""
         index, decode, names = self.index, self.form.decode, self._files.names
         labelled = "label" in index.columns
         keys = index.raw_keys(indices)
@@ -214,7 +177,7 @@ class FileStorage(IndexedStorage):
             rows = list(zip(*(column.tolist() for column in columns[3:]), strict=True))
         found: list[dict[str, Any] | str] = [""] * len(keys)
 
-        def read(run: Run) -> None:  # one at a time: memory of the last run is used again
+        def read(run: Run) -> None:  # one at a time, to reuse the memory of the last run
             view, gone = memoryview(b""), None
             try:
                 file: RangeFile = self.opened[names[run.file]]
@@ -274,13 +237,7 @@ class FileStorage(IndexedStorage):
         return self._labelled(content, tables)
 
     def _in_order(self, tables: Sequence[Table], pattern: str, where: str) -> IndexContent:
-        """Join tables whose records keep their order; `pattern` makes the keys of numbered ones.
-
-        Args:
-            tables: The tables of all files.
-            pattern: See `write_index`.
-            where: The storage and its keys, for messages.
-        """
+        """Join tables in order; `pattern` makes the keys of numbered records, see `write_index`."""
         filled = [table for table in tables if len(table)]
         if not filled:
             raise ValueError(f"{self}: no row in {len(tables)} files; nothing to read")
@@ -304,7 +261,7 @@ class FileStorage(IndexedStorage):
         return {**named, "columns": columns, "class_names": class_names, "metadata": metadata}
 
     def _with_names(self, tables: list[Table]) -> list[Table]:
-        """Let declared class names hold for numbers in files that declare none."""
+        """Apply declared class names to files with numbers that declare none."""
         lists = list(dict.fromkeys(table.classes for table in tables if self._declares(table)))
         for table in tables if len(lists) > 1 else ():
             labels, names = table.columns["label"], table.classes or lists[0]
@@ -321,7 +278,7 @@ class FileStorage(IndexedStorage):
         ]
 
     def _tables(self) -> list[Table]:
-        """Scan the files that were not scanned before."""
+        """Scan the new files and reuse the tables of the others."""
         files = self._files
         known = {} if self._former is None else tables_of(self._former)
 
@@ -360,7 +317,7 @@ class FileStorage(IndexedStorage):
     def _label(
         self, tables: Sequence[Table], keys: Sequence[bytes], columns: dict[str, NDArray[Any]]
     ) -> tuple[str, ...] | None:
-        """Add the class ids of the form's own labels to the columns; return the class names."""
+        """Add class ids of the form's own labels to `columns` and return the class names."""
         if not any("label" in table.columns for table in tables):
             return None
         parts = [t.columns.get("label", np.full(len(t), NO_LABEL)) for t in tables]
@@ -399,11 +356,11 @@ class FileStorage(IndexedStorage):
         return bool(table.meta.get("declares_classes", self.form.declares_classes))
 
     def _labelled(self, content: IndexContent, tables: Sequence[Table]) -> IndexContent:
-        """Add the labels of label files."""
+        """Add labels from label files."""
         return content
 
 
 def _narrowed(values: NDArray[Any]) -> NDArray[Any]:
-    """Store whole numbers from 0 to 2^32 - 1 in four bytes each."""
+    """Store int64 values from 0 to 2^32 - 1 as uint32."""
     fits = values.dtype == np.int64 and 0 <= values.min() and values.max() < 1 << 32
     return values.astype(np.uint32) if fits else values

@@ -1,4 +1,4 @@
-"""Read the files below a folder, a record each."""
+"""Read the files below a folder, one record each."""
 
 from __future__ import annotations
 
@@ -22,17 +22,10 @@ from penstock.datasets.records.labels import FileLabels
 
 
 class FolderStorage(IndexedStorage):
-    """The files below a folder or a URL; their keys are paths below it.
+    """The files below a folder or URL; keys are relative paths.
 
-    Only their names and sizes are known before they are read. None stays open.
-
-    Attributes:
-        holds: What the folder holds, for messages.
-        endings: Endings of the files.
-        labels: Where the labels come from.
-        classes: Class names by id; None: those found.
-        follow_symlinks: Take linked files and folders.
-        hidden: Take files and folders whose names begin with a dot.
+    The index knows only names and sizes. No file stays open. `holds` names the files in messages.
+    Names that begin with a dot are `hidden`.
     """
 
     holds: str = "files"
@@ -44,28 +37,20 @@ class FolderStorage(IndexedStorage):
     _listed: Sequence[Found] | None = None
 
     def fields(self, path: str) -> dict[str, Any]:
-        """Read the fields of a file without its label: its bytes, named by `field_of`.
-
-        Raises:
-            RecordError: The file is damaged, gone or too large.
-        """
+        """Read the bytes of a file, named by `field_of`; RecordError if it is not readable."""
         content = read_file(path, root=self.path, max_bytes=self.max_record_bytes)
         return {field_of(self.endings): content}
 
     @abstractmethod
     def nothing(self, found: Scan) -> str:
-        """Say that there are no such files."""
+        """Return the message for a folder without such files."""
 
     def remedy(self) -> str:
-        """Say what to do where `path` is no folder."""
+        """Return the remedy for a `path` that is not a folder."""
         return "set dataset.storage.path"
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read files; one that is damaged or gone is a bad record.
-
-        Raises:
-            OSError: The disk has trouble that did not pass.
-        """
+        """Read files; return a `BadRecord` for a damaged or missing one."""
 
         def read(key: bytes) -> dict[str, Any] | str:
             try:
@@ -77,7 +62,7 @@ class FolderStorage(IndexedStorage):
         return self.records(indices, read_each(read, keys, place=self.path), keys)
 
     def mark(self) -> Any:
-        """State of the CSV of the labels, and the listing of a URL; `is_current` sees folders."""
+        """Return the state of the label CSV and of a URL's listing, but not of local folders."""
         if is_url(self.path):
             self._listed = list_files(self.path)
             return [signature_of(files=self._listed), self.labels.csv_version()]
@@ -88,14 +73,14 @@ class FolderStorage(IndexedStorage):
         return self.labels.csv_version()
 
     def is_current(self, index: Index, mark: Any) -> bool:
-        """Whether labels and folders are as they were."""
+        """Return whether labels and folders are unchanged."""
         current = super().is_current(index, mark)
         if not current or is_url(self.path):
             return current
         return is_unchanged(self.path, index.metadata["folders"], index)
 
     def learn(self, metadata: dict[str, Any]) -> None:
-        """Forget the listing, which may be long."""
+        """Drop the listing, which may be long."""
         self._listed = None
 
     def scan(self) -> IndexContent:

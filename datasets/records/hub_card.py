@@ -1,4 +1,4 @@
-"""Read which files a data set of the public hub says it consists of, in the head of its README."""
+"""Read the data files that the README of a hub data set lists in its header."""
 
 from __future__ import annotations
 
@@ -11,14 +11,7 @@ _HEAD = re.compile(r"\s*---\s*\n(.*?)\n---\s*(\n|\Z)", re.DOTALL)
 
 @dataclass(frozen=True, slots=True)
 class CardConfig:
-    """One of the data sets of a repository: a language, a size, a task.
-
-    Attributes:
-        name: Its name.
-        files: Patterns of files by the name of a split, relative to the repository.
-        folder: Where its files lie, if the card says a folder instead.
-        default: Whether it is the one to take.
-    """
+    """A data set of a repository: file patterns by split, or the folder of its files."""
 
     name: str
     files: dict[str, list[str]] = field(default_factory=dict)
@@ -27,13 +20,13 @@ class CardConfig:
 
 
 def card_configs(text: str) -> list[CardConfig]:
-    """Read the configurations that a README's head lists; none where it lists none."""
+    """Return the configurations in a README's header, or an empty list."""
     import yaml
 
     head = _HEAD.match(text)
     try:
         known = yaml.safe_load(head[1]) if head else None
-    except yaml.YAMLError:  # a README of something else
+    except yaml.YAMLError:  # not a data set card
         return []
     listed = known.get("configs") if isinstance(known, dict) else None
     if not isinstance(listed, list):

@@ -1,8 +1,7 @@
-"""The index: metadata of every record, memory-mapped and never loaded; kept by this machine.
+"""Store metadata of every record in a memory-mapped file, cached on this machine.
 
-Its file is an ``.npz`` as NumPy has it, uncompressed: an array for each column, and
-``index.json``. The place of every array is noted when the file is opened, from there on it is
-mapped, and a worker receives only these places.
+The file is an uncompressed ``.npz``: an array for each column, and ``index.json``. Opening it
+records where each array begins. Workers receive these positions and map the file themselves.
 """
 
 from __future__ import annotations
@@ -31,27 +30,27 @@ _SPOT_CHECKS = 64
 _HEADER = "index.json"
 _CHUNK_ROWS = 1 << 18
 _ALIGNMENT = 64
-_PADDING = struct.Struct("<HH")  # an extra field of a zip file: whose it is, and its length
+_PADDING = struct.Struct("<HH")  # zip extra field: id and length
 _PADDING_ID = 0x7070
 _ZIP64_BYTES, _LOCAL_BYTES, _END_BYTES = 20, 30, 22
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The place of an array in the file."""
+    """The position of an array in the file."""
 
     offset: int
     dtype: str
     count: int
 
     def view(self, memory: mmap.mmap) -> NDArray[Any]:
-        """The array [count], read-only, without a copy."""
+        """Return the array [count], read-only, without a copy."""
         return np.frombuffer(memory, self.dtype, self.count, self.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """All that another process needs to map the index."""
+    """The data that another process needs to map the index."""
 
     path: str
     size_bytes: int
@@ -65,7 +64,7 @@ class _Layout:
 
 
 class IndexContent(TypedDict, total=False):
-    """The arguments of `write_index`, as a scan gives them."""
+    """The arguments of `write_index`, as a scan returns them."""
 
     keys: Sequence[str | bytes] | None
     key_pattern: str | None
@@ -91,21 +90,20 @@ def write_index(
     metadata: Mapping[str, Any] | None = None,
     content: str = "",
 ) -> None:
-    """Write an index file; it appears under its name only when it is whole.
+    """Write an index file; it appears under its name only when complete.
 
     Args:
         path: The file to write.
-        keys: The key of every record; bytes may be anything, text is written as UTF-8.
-        key_pattern: In place of `keys`: a format such as ``img_{:07d}.jpg``; no key is stored.
+        keys: The key of every record; text is written as UTF-8.
+        key_pattern: Format that replaces `keys`, such as ``img_{:07d}.jpg``; no key is stored.
         key_start: The number of the first generated key.
         count: The number of generated keys.
-        columns: Numbers by column name, each [n]; `label` and `size_bytes` are part of the
-            fingerprint, other columns are not.
-        class_names: Names of the classes by label.
-        texts: Texts that columns name by their numbers, as many as there are different ones.
-        metadata: What JSON can hold.
-        content: What tells this data from other where keys, sizes and labels do not: part of the
-            fingerprint.
+        columns: Numbers by column name, each [n]. The fingerprint covers only `label` and
+            `size_bytes`.
+        class_names: Class names by label.
+        texts: Distinct texts that columns refer to by number.
+        metadata: JSON values.
+        content: Text for the fingerprint that distinguishes data with equal keys and sizes.
     """
     assert (keys is None) == (key_pattern is not None) == (count is not None)
     arrays: dict[str, NDArray[Any]] = {}
@@ -134,7 +132,7 @@ def write_index(
         archive.writestr(zipfile.ZipInfo(_HEADER), json.dumps(header))
         for name, array in arrays.items():
             member = zipfile.ZipInfo(f"{name}.npy")
-            # Padded, so that the numbers begin at a multiple of their size.
+            # Pad, so that the numbers begin at a multiple of their size.
             start = archive.fp.tell() + _LOCAL_BYTES + len(member.filename)  # type: ignore[union-attr]
             gap = -(start + _PADDING.size + _ZIP64_BYTES) % _ALIGNMENT
             member.extra = _PADDING.pack(_PADDING_ID, gap) + bytes(gap)
@@ -143,7 +141,7 @@ def write_index(
 
 
 def _string_arrays(name: str, strings: Sequence[str | bytes]) -> dict[str, NDArray[Any]]:
-    """Join strings end to end, with the offsets at which each begins and the last ends."""
+    """Join strings, with the offset of each string and the end of the last."""
     raw = [text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
            for text in strings]  # fmt: skip
     joined = b"".join(raw)
@@ -158,7 +156,7 @@ def _fingerprint(
     about: list[Any],
     content: str,
 ) -> str:
-    """Hash of keys, sizes and labels, whatever integer types they are stored in."""
+    """Hash keys, sizes and labels, independently of integer types."""
     digest = hashlib.blake2b(content.encode(), digest_size=16)
     digest.update(json.dumps(about).encode())
     if "key_text" in arrays:
@@ -175,14 +173,14 @@ def _fingerprint(
 
 
 def _hash_array(digest: Any, values: NDArray[Any]) -> None:
-    """Add numbers to a digest, whatever integer type they are stored in."""
+    """Add numbers to a digest, independently of the integer type."""
     dtype = "<f8" if values.dtype.kind == "f" else "<i8"
     for start in range(0, len(values), _CHUNK_ROWS):
         digest.update(np.ascontiguousarray(values[start : start + _CHUNK_ROWS], dtype))
 
 
 def _read_layout(path: str, *, verify: bool) -> tuple[_Layout, dict[str, Any]]:
-    """Read the places of all arrays in an index file, and the metadata written with them."""
+    """Read the positions of all arrays and the metadata."""
     places: dict[str, _Place] = {}
     with open(path, "rb") as file:
         with zipfile.ZipFile(file) as archive:
@@ -236,16 +234,11 @@ def _layout(
 
 
 class Index(contracts.Index):
-    """Metadata of every record, in a file.
+    """Metadata of every record, in a file, or of a selection of its rows.
 
-    It pickles as the place of its file and a selection of rows, maps the file on first use, and
-    shares the mapped pages with every other process on the machine.
-
-    Args:
-        layout: What `Index.open` found in the file.
-        selection: Rows of the file, integer [n]; None for all. One that is mapped from a file
-            (`np.memmap`) pickles as that file's path.
-        metadata: The metadata that was written with the index; None: read when it is asked for.
+    An index pickles as its file path and row selection. It maps the file on first use and shares
+    the mapped pages with other processes on the machine. A `np.memmap` selection pickles as its
+    path.
     """
 
     def __init__(
@@ -264,27 +257,21 @@ class Index(contracts.Index):
 
     @classmethod
     def open(cls, path: str | Path, *, verify: bool = False) -> Index:
-        """Open the index in the file `path`.
+        """Open an index file, and compare it with its checksums to `verify` it.
 
-        Args:
-            path: A file that `write_index` wrote.
-            verify: Read all of it and compare it with its checksums.
-
-        Raises:
-            FileNotFoundError: There is no such file.
-            ValueError: The file is damaged, or no index.
+        ValueError means that the file is damaged or not an index.
         """
         try:
             layout, metadata = _read_layout(os.fspath(path), verify=verify)
         except FileNotFoundError:
             raise
-        except Exception as error:  # of many kinds: damage may be anywhere in it
+        except Exception as error:  # damage raises many types
             raise ValueError(f"{os.fspath(path)}: damaged or no index file ({error})") from error
         return cls(layout, metadata=metadata)
 
     @property
     def path(self) -> str:
-        """The file of this index."""
+        """Return the path of the index file."""
         return self._layout.path
 
     def __len__(self) -> int:
@@ -292,22 +279,18 @@ class Index(contracts.Index):
 
     @property
     def metadata(self) -> dict[str, Any]:
-        """What was written beside the columns; another process reads it when it is asked for."""
+        """Return the metadata written with the columns; other processes read it on first access."""
         if self._metadata is None:
             _, self._metadata = _read_layout(self._layout.path, verify=False)
         return self._metadata
 
     @property
     def field_classes(self) -> dict[str, tuple[str, ...]]:  # type: ignore[override]
-        """Names of the classes by annotated field, such as ``box_labels``."""
+        """Return class names by annotated field, such as ``box_labels``."""
         return {k: tuple(v) for k, v in self.metadata.get("field_classes", {}).items()}
 
     def column(self, name: str) -> NDArray[Any]:
-        """One column, [len(self)], read-only; without a selection it is the mapped file itself.
-
-        Raises:
-            KeyError: There is no such column; the message names those there are.
-        """
+        """Return a column, [len(self)], read-only; a KeyError lists the columns."""
         place = self._layout.columns.get(name)
         if place is None:
             return super().column(name)
@@ -315,29 +298,25 @@ class Index(contracts.Index):
         return values if self._selection is None else values[self._selection]
 
     def values(self, name: str, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Values of one column at the given indices, [n], reading only these rows."""
+        """Return values of a column at `indices`, [n]; read only these rows."""
         return self._layout.columns[name].view(self._map())[self.rows(indices)]
 
     def values_of(self, names: Sequence[str], indices: NDArray[np.int64]) -> list[NDArray[Any]]:
-        """Values of several columns at the given indices, [n] each."""
+        """Return values of several columns at `indices`, [n] each."""
         rows, memory = self.rows(indices), self._map()
         return [self._layout.columns[name].view(memory)[rows] for name in names]
 
     def rows(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows in the file of the given indices, int64 [n].
-
-        Raises:
-            IndexError: An index is outside 0 .. len - 1.
-        """
+        """Return the rows of `indices` in the file, int64 [n]."""
         indices = np.asarray(indices, np.int64)
-        # As an unsigned number, a negative one is too large.
+        # As an unsigned number, a negative index is too large.
         if indices.size and indices.view(np.uint64).max() >= len(self):
             wrong = next(int(i) for i in indices if not 0 <= i < len(self))
             raise IndexError(f"index {wrong} is outside 0 .. {len(self) - 1}")
         return indices if self._selection is None else self._selection[indices].astype(np.int64)
 
     def raw_keys(self, indices: NDArray[np.int64]) -> list[bytes]:
-        """Keys of the given indices as the bytes they were written with."""
+        """Return the keys of `indices` as the stored bytes."""
         layout, rows = self._layout, self.rows(indices)
         if layout.key_pattern is not None:
             pattern, start = layout.key_pattern, layout.key_start
@@ -345,27 +324,27 @@ class Index(contracts.Index):
         return self._strings("key", rows)
 
     def keys(self, indices: NDArray[np.int64]) -> list[str]:
-        r"""Keys of the given indices. Bytes that are not UTF-8 show as ``\xff``."""
+        r"""Return the keys of `indices`; bytes that are not UTF-8 become ``\xff``."""
         return list(self.key_column(indices))
 
     def key_column(self, indices: NDArray[np.int64]) -> list[str] | Keys:
-        """The same; those of numbered records are made when they are looked at."""
+        """Return the keys of `indices`; format numbered keys lazily."""
         pattern = self._layout.key_pattern
         if pattern is not None:
             return Keys(self.rows(indices) + self._layout.key_start, pattern)
         return [key.decode("utf-8", "backslashreplace") for key in self.raw_keys(indices)]
 
     def texts(self, numbers: NDArray[np.int64]) -> list[str]:
-        """Some of the texts that were written beside the rows, by their numbers, int64 [n]."""
+        """Return texts of the index by number, int64 [n]."""
         return [text.decode() for text in self._strings("text", numbers)]
 
     def iter_raw_keys(self) -> Iterator[bytes]:
-        """All keys in order, a bounded number of them in memory at a time."""
+        """Yield all keys in order, with bounded memory."""
         for start in range(0, len(self), _CHUNK_ROWS):
             yield from self.raw_keys(np.arange(start, min(start + _CHUNK_ROWS, len(self))))
 
     def take(self, indices: NDArray[Any]) -> Index:
-        """The index of a selection of rows, integer [n]; nothing is copied but the selection."""
+        """Return the index of selected rows, integer [n]; copy only the selection."""
         if self._selection is not None:
             indices = self.rows(indices)
         elif len(indices) and not (0 <= indices.min() and indices.max() < len(self)):
@@ -373,7 +352,7 @@ class Index(contracts.Index):
         return Index(self._layout, indices, self._metadata)
 
     def fingerprint(self) -> str:
-        """Hash of keys, sizes and labels; not of paths or times."""
+        """Hash keys, sizes and labels, but not paths or times."""
         if self._selection is None:
             return self._layout.fingerprint
         if self._fingerprint is None:
@@ -424,13 +403,7 @@ def cached_index(
     build: Callable[[Path], None],
     is_current: Callable[[Index], bool],
 ) -> Index:
-    """The index that `recipe` names, from the cache if it still describes the data.
-
-    Args:
-        recipe: What the index is made from (kind, absolute path, arguments); JSON.
-        build: Writes the index to the path it is given.
-        is_current: Whether the data is still as the index says.
-    """
+    """Load the index of `recipe` from the cache, or build it if the data has changed."""
 
     def load(path: Path) -> Index | None:
         index = Index.open(path, verify=True)
@@ -442,11 +415,9 @@ def cached_index(
 
 
 def cached_selection(name: str, compute: Callable[[], NDArray[Any]]) -> NDArray[Any]:
-    """An array of rows that is computed once and mapped from the cache from then on.
+    """Compute rows, integer [n], once and map them from the cache afterwards.
 
-    Args:
-        name: Names everything the selection depends on.
-        compute: Gives the rows, integer [n].
+    `name` identifies everything that the selection depends on.
     """
 
     def make(path: Path) -> None:
@@ -460,12 +431,7 @@ def cached_selection(name: str, compute: Callable[[], NDArray[Any]]) -> NDArray[
 
 
 def cached_json(name: str, compute: Callable[[], Any]) -> Any:
-    """Plain values that are computed once and read from the cache from then on.
-
-    Args:
-        name: Names everything that they depend on.
-        compute: Gives them.
-    """
+    """Compute JSON values once and read them from the cache afterwards."""
     _, (values,) = computed_once(
         f"json-{signature_of(name=name)}", ".json",
         make=lambda path: path.write_text(json.dumps([compute()])),
@@ -475,10 +441,9 @@ def cached_json(name: str, compute: Callable[[], Any]) -> Any:
 
 
 def is_unchanged(root: str, folders: Sequence[tuple[str, int]], index: Index) -> bool:
-    """Tell whether the scan that gave `index` would find the same again.
+    """Return whether a new scan would give the same `index`.
 
-    Every folder's time is compared (files that came or went), and the sizes of a few files
-    spread over the index (files written over).
+    Folder times detect added and removed files. The sizes of a few files detect overwritten ones.
     """
     try:
         for folder, mtime_ns in folders:

@@ -1,4 +1,4 @@
-"""Give a storage at one path its index, laziness, pickling, and keys and labels."""
+"""Add an index, lazy opening and pickling, keys and labels to a storage at one path."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ _may_scan: ContextVar[bool] = ContextVar("_may_scan", default=True)
 
 
 class NoIndexYet(ValueError):
-    """Data has no index in the machine's cache, and is not to be looked through now."""
+    """The machine's cache lacks an index of the data, and scans are disabled."""
 
 
 @contextmanager
 def without_scans() -> Iterator[None]:
-    """Raise `NoIndexYet` in the block where data would have to be looked through."""
+    """Raise `NoIndexYet` in the block where data would have to be scanned."""
     token = _may_scan.set(False)
     try:
         yield
@@ -46,25 +46,24 @@ def without_scans() -> Iterator[None]:
 
 
 class IndexedStorage(ABC):
-    """A storage at one path; a new one writes `scan` and `read`, and gets all else from here.
+    """Base class of a storage at one path; a subclass implements `scan` and `read`.
 
-    The path is scanned when something is first asked for, once for all runs of this machine, and
-    again when its `mark` or an argument has changed. A storage pickles as its arguments and the
-    place of its index; what `open` opens belongs to the process that uses it, also after a fork.
-    Arguments are the attributes whose names do not begin with ``_``. Formats whose records are
-    ranges of bytes in files are a `Form` of `datasets.records.file_storage` instead.
+    The first access scans the path, once for all runs of this machine. A changed `mark` or argument
+    scans it again. Arguments are the attributes whose names do not begin with ``_``. A storage
+    pickles as its arguments and the path of its index. Each process opens its own handles, also
+    after a fork. Formats with records in byte ranges subclass `Form` of
+    `datasets.records.file_storage` instead.
 
     Attributes:
-        name: The name that it is registered by.
-        path: Where its data lies, absolute.
-        reading_arguments: Arguments that only say how records are read: no index depends on them.
-        index_version: To be raised where `scan` finds something else in the same data.
-        reads_urls: Its path may be a URL, whose files it reads by place; of one that does not,
-            the files are copied to this machine first. Its `read` asks for all that it needs at
-            once, by `datasets.files.access.read_each`: each answer takes a while to come.
-        marks_records: Its `mark` changes with the content of any record.
-        marks_fields: Its `mark` changes with every field that no file of its own holds.
-        max_record_bytes: A record that takes more is bad, and `read` is not asked for it.
+        name: The registered name.
+        path: Absolute path of the data.
+        reading_arguments: Arguments that change only how records are read, not the index.
+        index_version: Raise it when `scan` returns something else for the same data.
+        reads_urls: The storage reads URLs itself; otherwise the files are copied to this machine
+            first. Its `read` requests all ranges at once, with `datasets.files.access.read_each`.
+        marks_records: `mark` changes with the content of any record.
+        marks_fields: `mark` changes with every field that is not in a file of its own.
+        max_record_bytes: Larger records are bad; `read` does not receive them.
     """
 
     name: str
@@ -84,11 +83,7 @@ class IndexedStorage(ABC):
             cls.read = _within_limit(_counted(cls.read))  # type: ignore[assignment, method-assign]
 
     def scan(self) -> IndexContent:
-        """Look through the data: keys, columns and class names of all records.
-
-        Raises:
-            ValueError: The data is damaged, or is none of this kind.
-        """
+        """Scan the data for keys, columns and class names of all records."""
         raise NotImplementedError(f"{type(self).__name__}.scan")
 
     @abstractmethod
@@ -96,18 +91,15 @@ class IndexedStorage(ABC):
         """Read the records at `indices`, int64 [n]; see `core.contracts.Storage`."""
 
     def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any] | None:
-        """Bytes that reading each record takes, integer [n]; None where the index knows none."""
+        """Return the bytes that reading each record takes, integer [n]; None if unknown."""
         if "size_bytes" in self.index.columns:
             return self.index.values("size_bytes", indices)
         return None
 
     def mark(self) -> Any:
-        """Tell this state of the data from others, in plain values: its size and time.
+        """Return JSON values that change with the data; by default size and time of the file.
 
-        Called before `scan`, and before an index of the cache is used.
-
-        Raises:
-            ValueError: There is no data.
+        Called before `scan`, and before a cached index is used.
         """
         try:
             return file_mark(self.path)
@@ -115,18 +107,18 @@ class IndexedStorage(ABC):
             raise ValueError(f"{self}: {error.strerror}; set dataset.storage.path") from error
 
     def is_current(self, index: Index, mark: Any) -> bool:
-        """Whether an index of the cache still describes the data, whose `mark` is this."""
+        """Return whether a cached index still describes the data with this `mark`."""
         return bool(index.metadata.get("mark") == mark)
 
     def learn(self, metadata: dict[str, Any]) -> None:  # noqa: B027 - there may be nothing
-        """Keep what reading needs of the metadata that `scan` gave: processes get attributes."""
+        """Keep the metadata of `scan` that `read` needs as attributes, which workers receive."""
 
     def open(self) -> Any:  # noqa: B027
-        """Open what `read` reads from; called in each process when `opened` is first asked for."""
+        """Open the handles of `read`; each process calls it on first use of `opened`."""
 
     @property
     def index(self) -> Index:
-        """Key and label of every record, and what else is known of it."""
+        """Return the index, and build it on first access."""
         if self._index is None:
             mark = json.loads(json.dumps(self.mark()))
 
@@ -148,11 +140,11 @@ class IndexedStorage(ABC):
 
     @property
     def opened(self) -> Any:
-        """The result of `open` in this process."""
+        """Return the result of `open` in this process."""
         handles = self._handles
         if handles is None or handles[0] != os.getpid():
             leave_to_parent(handles)
-            len(self.index)  # what is opened may be known from it
+            len(self.index)  # `open` may need the index
             handles = self._handles = os.getpid(), self.open()
         return handles[1]
 
@@ -162,9 +154,9 @@ class IndexedStorage(ABC):
         found: Iterable[dict[str, Any] | str],
         raw_keys: Sequence[bytes] | None = None,
     ) -> list[Record | BadRecord]:
-        """Make records of what was read at `indices`, int64 [n]: fields, or why there are none.
+        """Make records from the fields, or error messages, read at `indices`, int64 [n].
 
-        They get their labels from the index, and their keys too if `raw_keys` is None.
+        Labels come from the index. Keys do too if `raw_keys` is None.
         """
         labels = None
         if "label" in self.index.columns:
@@ -191,11 +183,11 @@ class IndexedStorage(ABC):
         return len(self.index)
 
     def fingerprint(self) -> str:
-        """Hash of keys and labels, and of the data's sizes or content."""
+        """Hash keys, labels, and the sizes or content of the data."""
         return self.index.fingerprint()
 
     def __getstate__(self) -> dict[str, Any]:
-        # With the index opened here, no worker looks through the data again.
+        # Open the index here, so that no worker scans the data again.
         index = self.index
         copies = {p: url for p in self.read_paths() if (url := url_of_copy(p)) is not None}
         return {**vars(self), "_index": index, "_handles": None, "_copies": copies}
@@ -210,7 +202,7 @@ class IndexedStorage(ABC):
                 raise ValueError(f"no {path}, from which {self.name} reads")
 
     def read_paths(self) -> list[str]:
-        """The paths that `read` reads from, by default those that were given as its place."""
+        """Return the paths that `read` reads, by default the configured ones."""
         given: Any = vars(self).get("paths", vars(self).get("path"))
         if isinstance(given, str | os.PathLike):
             return [os.fspath(given)]
@@ -218,15 +210,15 @@ class IndexedStorage(ABC):
         return [os.fspath(path) for path in several or ()]
 
     def content_mark(self) -> Any:
-        """Return plain values that change with any field, or None if the storage has none."""
+        """Return JSON values that change with any field, or None if the storage has none."""
         return [self._recipe(), self.index.metadata["mark"]] if self.marks_fields else None
 
     def image_place(self) -> list[Any]:
-        """Tell where images that records name by paths are read from; no index depends on it."""
+        """Return where image paths in records are resolved; the index does not depend on it."""
         return [vars(self).get(name) for name in ("root", "follow_symlinks")]
 
     def _recipe(self, *without: str) -> dict[str, Any]:
-        """Name what an index is made from: the arguments, but for those that are named."""
+        """Return the values that identify an index: the arguments except `without`."""
         arguments = {n: v for n, v in vars(self).items() if n[0] != "_" and n not in without}
         versions = {"version": self.index_version, "label_version": LABEL_VERSION}
         return {"storage": self.name, **versions, **arguments}
@@ -236,7 +228,7 @@ _Read = Callable[[Any, NDArray[np.int64]], list[Record | BadRecord]]
 
 
 def _counted(read: _Read) -> _Read:
-    """Let `read` tell what it asked servers for."""
+    """Wrap `read` to report its requests to servers."""
 
     @wraps(read)
     def telling(self: IndexedStorage, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
@@ -250,7 +242,7 @@ def _counted(read: _Read) -> _Read:
 
 
 def _within_limit(read: _Read) -> _Read:
-    """Let `read` be asked only for records that are not too large, which are bad."""
+    """Wrap `read` to skip records over the size limit and return them as bad."""
 
     @wraps(read)
     def limited(self: IndexedStorage, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
@@ -271,10 +263,9 @@ def _within_limit(read: _Read) -> _Read:
 
 
 def content_mark(storage: Storage) -> str | None:
-    """Return a key for values derived from the fields of a storage's records.
+    """Return a cache key for values derived from the fields of a storage's records.
 
-    It holds the place, the state of the files and the rows. It is None where fields may change
-    unnoticed: derive such values anew each time.
+    None means that fields can change unnoticed: derive such values anew each time.
     """
     inner = storage
     while (wrapped := capabilities_of(inner, StorageCapabilities).wraps) is not None:
@@ -286,6 +277,6 @@ def content_mark(storage: Storage) -> str | None:
 
 
 def file_mark(path: str | Path) -> list[int]:
-    """Size and time of a file: what changes when it is written anew."""
+    """Return size and modification time of a file, to detect changes."""
     found = os.stat(path)
     return [found.st_size, found.st_mtime_ns]

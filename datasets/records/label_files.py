@@ -1,4 +1,4 @@
-"""Find the label files of a storage: where they lie, and which records they describe."""
+"""Find the label files of a storage and the records that they describe."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ from penstock.datasets.records.index import Index
 from penstock.datasets.records.matching import check_missing, match_keys, plain
 
 MARK = ".packed.npz"
-"""Name of the file that packing leaves beside a split: an index of its records, with their
-checksums, its files, and the names and columns of their annotations."""
+"""File that packing writes beside a split.
+
+It indexes the records with their checksums, the files, and the names and columns of annotations.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LabelFile:
-    """A label file, and its mark."""
+    """A label file with its size and modification time."""
 
     path: str
     size_bytes: int
@@ -34,7 +36,7 @@ class LabelFile:
 
     @classmethod
     def at(cls, path: str) -> LabelFile | None:
-        """Stat the file at `path`; None if there is none."""
+        """Stat the file at `path`; return None if it does not exist."""
         try:
             status = os.stat(path)
         except (OSError, ValueError) as error:
@@ -47,7 +49,7 @@ class LabelFile:
 
 
 def find_files(folder: str, ending: str) -> dict[str, LabelFile]:
-    """Find the files below a folder whose names end so, by their paths without the ending."""
+    """Find files with an ending below a folder, by relative path without the ending."""
     found: dict[str, LabelFile] = {}
     seen: set[str] = set()
 
@@ -57,7 +59,7 @@ def find_files(folder: str, ending: str) -> dict[str, LabelFile]:
 
     for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
         folders[:] = [name for name in folders if not name.startswith(".")]
-        if (real := os.path.realpath(place)) in seen:  # a link to a folder above
+        if (real := os.path.realpath(place)) in seen:  # a link to a parent folder
             folders.clear()
             continue
         seen.add(real)
@@ -80,11 +82,7 @@ def matched_files(
     taken: str = "taken as without objects",
     setting: str = "dataset.annotations.missing=empty",
 ) -> list[LabelFile | None]:
-    """Find the file of each record below a folder, by the rule of `match_keys`.
-
-    Raises:
-        ValueError: Too many records have no file; see `check_missing`.
-    """
+    """Find the file of each record below a folder, by the rule of `match_keys`."""
     files = find_files(folder, ending)
     entries = match_keys(records.keys, list(files), place=records.place, where=where)
     found = [None if entry is None else files[entry] for entry in entries]
@@ -94,10 +92,10 @@ def matched_files(
 
 
 def find_mark(place: str) -> Index | None:
-    """Open the index that packing left beside a split; None without one."""
+    """Open the index that packing wrote beside a split; return None without one."""
     if is_url(place):
         url = f"{place}/{MARK}"
-        with contextlib.suppress(AccessDenied):  # as stores say of what is not there
+        with contextlib.suppress(AccessDenied):  # object stores deny access to missing files
             return Index.open(local_copy(url)) if find_file(url) is not None else None
         return None
     path = os.path.join(place if os.path.isdir(place) else os.path.dirname(place), MARK)
@@ -107,21 +105,11 @@ def find_mark(place: str) -> Index | None:
 def find_labels(
     name: str, kind: Literal["file", "folder"], path: str, records: RecordsToLabel
 ) -> tuple[str, str]:
-    """Find the labels of a storage.
+    """Find the label file or folder of a storage; also return a description for messages.
 
-    Args:
-        name: Of the component.
-        kind: A file or a folder.
-        path: As configured: relative to the data's folder, to what that lies in, or to the working
-            folder, whichever is there first, with a small or a capital letter, as in VOC's own
-            ``Annotations``; ``{part}`` is ``train`` or ``val``, or the name of the part's folder.
-        records: The records that they describe.
-
-    Returns:
-        The absolute path; the storage and that path, for messages.
-
-    Raises:
-        ValueError: There is nothing of that kind.
+    `path` is relative to the data's folder, its parent, or the working folder: the first that
+    exists. Its first letter may also be a capital, as in VOC's ``Annotations``. ``{part}`` is
+    ``train`` or ``val``, or the name of the part's folder.
     """
     if "{part}" in path and not records.part:
         folder = path.partition("{part}")[0].rstrip("/")
@@ -132,7 +120,7 @@ def find_labels(
             f"dataset.annotations.path={one}"
         )
     folder = records.root if os.path.isdir(records.root) else os.path.dirname(records.root)
-    named = os.path.splitext(os.path.basename(records.place))[0]  # a folder valid is the part val
+    named = os.path.splitext(os.path.basename(records.place))[0]  # `valid` means `val`
     paths = [path.replace("{part}", part) for part in (records.part, named)]
     path = paths[0]
     names = dict.fromkeys(each for path in paths for each in (path, path[:1].upper() + path[1:]))
@@ -167,7 +155,7 @@ def _remedy(records: RecordsToLabel) -> str:
 
 
 def marks_of(files: Iterable[LabelFile | None]) -> str:
-    """Hash the sizes and times of files: a mark that changes with them."""
+    """Hash paths, sizes and times of files, to detect changes."""
     digest = hashlib.blake2b(digest_size=16)
     for file in files:
         mark = "-" if file is None else f"{file.path} {file.size_bytes} {file.mtime_ns}"

@@ -1,4 +1,4 @@
-"""Read tables that describe records: CSV, TSV or Parquet, one or several rows for each record."""
+"""Read CSV, TSV or Parquet tables with one or several rows per record."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.datasets.records.matching import plain
 
 IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "image_path", "image_name",
                  "image_id", "imageid", "image index", "key")  # fmt: skip
-"""Usual names of the column of keys, in any case."""
+"""Usual names of the key column, case-insensitive."""
 LIST = "\x1f"
-"""Ends each item of a list in Parquet."""
+"""Terminates each list item in Parquet."""
 
 
 def check_delimiter(delimiter: str | None) -> str | None:
-    """Return `delimiter`; ValueError unless it is one character."""
+    """Return `delimiter`; raise ValueError unless it is one character."""
     if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
         raise ValueError(
             f"dataset.annotations.delimiter: {delimiter!r}, expected one character, as in ';'"
@@ -27,18 +27,9 @@ def check_delimiter(delimiter: str | None) -> str | None:
 def iter_csv(
     path: str, *, delimiter: str | None = ",", where: str
 ) -> Iterator[tuple[int, list[str]]]:
-    """Read the rows of a CSV, the header first, without empty lines.
+    """Yield the first line number and the values of each non-empty row, header included.
 
-    Args:
-        path: The file.
-        delimiter: Separates values; None: a comma, tab or semicolon, by the first line.
-        where: The file, for messages.
-
-    Yields:
-        The line in which a row begins, from 1, and its values, equally many in all rows.
-
-    Raises:
-        ValueError: The file is not a CSV in UTF-8, or a row has another number of values.
+    Without a delimiter, the first line decides between comma, tab and semicolon.
     """
     width, line = 0, 1
     try:
@@ -69,11 +60,8 @@ def iter_csv(
 class LabelTable:
     """A table that describes records.
 
-    Attributes:
-        where: The storage and the file, for messages.
-        columns: Texts by column, without spaces around them, [n] each; a missing value is empty.
-        lines: The line, or row, of each row of the table, [n].
-        unit: ``line`` or ``row``.
+    `columns` are stripped texts, [n] each; a missing value is empty. `lines` are the line or row
+    numbers of the rows, as `unit` says.
     """
 
     where: str
@@ -90,17 +78,7 @@ class LabelTable:
         header: Sequence[str] | None = None,
         where: str,
     ) -> LabelTable:
-        """Read a table.
-
-        Args:
-            path: A CSV, or a Parquet file.
-            delimiter: See `iter_csv`.
-            header: Names of the columns, for a CSV whose first line is a row.
-            where: The storage and the file, for messages.
-
-        Raises:
-            ValueError: The file is not a table, or two columns have one name.
-        """
+        """Read a table."""
         if path.endswith(".parquet"):
             return cls._read_parquet(path, where)
         rows = iter_csv(path, delimiter=delimiter, where=where)
@@ -140,31 +118,27 @@ class LabelTable:
         return cls(where, columns, range(table.num_rows), "row")
 
     def at(self, row: int) -> str:
-        """Name the line of a row, for messages."""
+        """Return the line of a row, for messages."""
         return f"{self.unit} {self.lines[row]}"
 
     @property
     def shown(self) -> str:
-        """The columns' names, for messages."""
+        """Return the column names, for messages."""
         return ", ".join(map(repr, self.columns))
 
     def check(self, *given: str | None) -> None:
-        """Refuse columns that the config names and the table lacks."""
+        """Raise ValueError for configured columns that the table lacks."""
         for name in given:
             if name is not None and name not in self.columns:
                 raise ValueError(f"{self.where}: no column {name!r}; columns: {self.shown}")
 
     def usual(self, known: Sequence[str]) -> str | None:
-        """Find the first of some usual names, in any case, among the columns."""
+        """Return the first column with one of the `known` names, case-insensitive."""
         lower = {name.lower(): name for name in self.columns}
         return next((lower[name] for name in known if name in lower), None)
 
     def column(self, given: str | None, known: Sequence[str], what: str, setting: str) -> str:
-        """Find a column by its name in the config, else by its usual names.
-
-        Raises:
-            ValueError: There is none; the message names `setting`.
-        """
+        """Find a column by its configured name, or else by its usual names."""
         self.check(given)
         if (found := given or self.usual(known)) is not None:
             return found
@@ -176,11 +150,7 @@ class LabelTable:
         )
 
     def rows_of(self, column: str) -> dict[str, list[int]]:
-        """Group the rows by the name of their record, in the order of the table.
-
-        Raises:
-            ValueError: A name is empty, or there is no row.
-        """
+        """Group the rows by record name, in the order of the table."""
         rows: dict[str, list[int]] = {}
         for row, name in enumerate(self.columns[column]):
             if not name:
@@ -203,11 +173,11 @@ def _text(value: object) -> str:
 
 
 def number_of(text: str, name: str) -> float:
-    """Read a number; ValueError names the column where it is none."""
+    """Parse a number; raise ValueError with the column's name."""
     if not text:
         raise ValueError(f"{name} is empty")
     try:
-        if "_" in text:  # which Python allows in numbers
+        if "_" in text:  # Python allows underscores in numbers
             raise ValueError
         return float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Read class labels from folders, file names, CSVs, columns and streams; give them class ids."""
+"""Read class labels from folders, file names, CSVs and columns, and assign class ids."""
 
 from __future__ import annotations
 
@@ -27,32 +27,28 @@ log = logging.getLogger(__name__)
 
 CLASSES_NAME = "classes.txt"
 _MOST_CLASSES = 1 << 24
-# Class ids are below this number, or below the number of records.
+# Class ids must be below this number or the number of records.
 _MANY_CLASSES = 1 << 20
-# Whole numbers below the first, or below so many times their different values, are class ids.
+# Numbers that reach both `_FEW_CLASSES` and `_SPARSE` times their distinct count are codes.
 _FEW_CLASSES = 1000
 _SPARSE = 10
 LABEL_VERSION = 3
-"""Raise it where the class ids of the same labels change: indexes in caches hold class ids."""
+"""Raise it when class ids of the same labels change: cached indexes hold class ids."""
 MISSING = ("", "NA", "NaN", "nan", "null")
-"""Texts that stand for a missing value."""
+"""Texts that mean a missing value."""
 LABEL_COLUMNS = ("key", "label")
 USUAL_LABELS = ("label", "class", "class_name", "label_name", "labelname", "category", "name")
-"""Usual names of a column of labels, in any case."""
+"""Usual names of a label column, case-insensitive."""
 _NEGATIVE = re.compile(r"-\d+")
 
 
 Unlabelled = Literal["leave_out", "error"] | None
 LabelIds = tuple[NDArray[np.int32], tuple[str, ...]]
-"""Class ids, int32 [n], and the names of the classes by id."""
+"""Class ids, int32 [n], and class names by id."""
 
 
 def names_from_folders(keys: Sequence[str], *, where: str) -> list[str]:
-    """Take the first folder of each key as its label.
-
-    Raises:
-        ValueError: A file lies in no folder.
-    """
+    """Return the first folder of each key as its label."""
     names = [key.partition("/")[0] if "/" in key else "" for key in keys]
     if "" in names:
         loose = [key for key, name in zip(keys, names, strict=True) if not name]
@@ -66,7 +62,7 @@ def names_from_folders(keys: Sequence[str], *, where: str) -> list[str]:
 
 
 def _refuse_parts_below(keys: Sequence[str], place: str, *, where: str) -> None:
-    """Refuse class folders that hold the parts of a data set: the path is one level too high."""
+    """Raise ValueError for class folders that contain splits: the path is one level too high."""
     below: dict[str, set[str]] = {}
     for key in keys:
         if key.count("/") > 1:
@@ -75,7 +71,7 @@ def _refuse_parts_below(keys: Sequence[str], place: str, *, where: str) -> None:
     for name in sorted(below):
         if parts := parts_among(below[name]):
             folder = f"{place}{name}"
-            if place.startswith("dataset.storage.folder="):  # one part of an archive at a time
+            if place.startswith("dataset.storage.folder="):  # an archive is read one part at a time
                 folder = f"{folder}/{parts[0]}"
             raise ValueError(
                 f"{where}: its folder {name!r} holds {' and '.join(parts)}, which look like parts "
@@ -85,11 +81,7 @@ def _refuse_parts_below(keys: Sequence[str], place: str, *, where: str) -> None:
 
 
 def names_from_pattern(texts: Sequence[str], pattern: str | None, *, where: str) -> list[str]:
-    """Find a label in each text, a file's name or a key, by the group of `pattern`.
-
-    Raises:
-        ValueError: No pattern, one that is wrong, or a name that it does not fit.
-    """
+    """Extract a label from each text, a file name or key, with the group of `pattern`."""
     example = r"dataset.storage.label_pattern='^([^_]+)_' takes what stands before the first _"
     if pattern is None:
         raise ValueError(f"{where}: labels=filename needs a label_pattern; for example {example}")
@@ -115,17 +107,14 @@ def names_from_pattern(texts: Sequence[str], pattern: str | None, *, where: str)
 
 
 def is_missing(label: str, classes: Sequence[str] | None, missing: Sequence[str] = MISSING) -> bool:
-    """Return whether a text, or a number below 0, stands for a missing label.
-
-    A label that `classes` name is never missing.
-    """
+    """Return whether a text or negative number means a missing label and is not in `classes`."""
     if label not in missing and _NEGATIVE.fullmatch(label) is None:
         return False
     return classes is None or label not in classes
 
 
 def listed(setting: str, *names: str) -> str:
-    """Write the setting that lists classes as it is typed, with the first of `names`."""
+    """Return the setting that lists classes as the user types it, with the first `names`."""
     more = [] if 1 < len(names) <= 8 else ["..."]
     shown = [*(name[:100] for name in names[:8]), *more]
     return f"'{setting}={json.dumps(shown, ensure_ascii=False, separators=(',', ':'))}'"
@@ -138,11 +127,7 @@ def read_labels(
     classes: Sequence[str] | None = None,
     where: str,
 ) -> dict[str, str]:
-    """Read labels by name from two columns of a table.
-
-    Raises:
-        ValueError: The file is not such a table, a label is missing, or a name has two labels.
-    """
+    """Read labels by name from two columns of a table."""
     if not os.path.exists(path):
         raise ValueError(
             f"{where}: labels={path!r}: no such file; expected 'folder', 'filename', null or the "
@@ -184,18 +169,9 @@ def read_labels(
 
 
 def class_ids(names: Sequence[str], classes: Sequence[str] | None, *, where: str) -> LabelIds:
-    """Number label names: class ids, and the class names by id.
+    """Assign class ids, int32 [n], to label names; also return the class names.
 
-    Args:
-        names: The label of each record, [n].
-        classes: The class names by id; None: those that occur, in order (numbers by value).
-        where: The storage, for messages.
-
-    Returns:
-        int32 [n], and the class names.
-
-    Raises:
-        ValueError: A label that is not among `classes`, or one of these twice.
+    By default the classes are the sorted names (numbers by value).
     """
     found = set(names)
     if classes is None:
@@ -228,24 +204,11 @@ def column_ids(
     missing: Sequence[str] = MISSING,
     where: str,
 ) -> LabelIds:
-    """Number a column of labels.
+    """Assign class ids, int32 [n], to a column of labels; also return the class names by id.
 
-    Numbers are class ids, and `names` or their digits are the names of the classes. Numbers with
-    large gaps between them are codes: their ids follow their order, and a warning says so.
-    `classes` changes ids so that equal names have equal ids in every part of a data set.
-
-    Args:
-        values: Integers or bools [n], or n names.
-        names: Class names by number, where the data has them.
-        classes: Class names by id to be used; None: the classes in `values`.
-        missing: Texts that stand for a missing label, unless `classes` name them.
-        where: The storage and the column, for messages.
-
-    Returns:
-        int32 [n], and the class names by id.
-
-    Raises:
-        ValueError: A label is missing or below 0, or is not among `names` or `classes`.
+    Numbers are class ids, named by `names` or by their digits. Numbers with large gaps are codes:
+    their ids follow their order, with a warning. `classes` sets the ids, so that equal names have
+    equal ids in all splits. `missing` texts mean a missing label, unless they are in `classes`.
     """
     if not isinstance(values, np.ndarray):
         wrong = {name for name in set(values) if is_missing(name, classes, missing)}
@@ -280,7 +243,7 @@ def column_ids(
 def _number_ids(
     numbers: NDArray[np.int64], classes: Sequence[str] | None, *, where: str
 ) -> LabelIds:
-    """Number labels that are whole numbers without names; see `column_ids`."""
+    """Assign class ids to integers without names; see `column_ids`."""
     highest = int(numbers.max(initial=-1))
     if classes is None and highest >= max(_MANY_CLASSES, len(numbers)):
         raise ValueError(
@@ -302,25 +265,13 @@ def _number_ids(
 
 
 def are_codes(numbers: NDArray[Any]) -> bool:
-    """Return whether gaps between numbers are too large for class ids."""
+    """Return whether the gaps between numbers are too large for class ids."""
     highest = int(numbers.max()) if numbers.size else -1
     return highest >= _FEW_CLASSES and highest >= _SPARSE * len(np.unique(numbers))
 
 
 def check_labels(labels: NDArray[Any], names: tuple[str, ...] | None, *, where: str) -> LabelIds:
-    """Check that labels are class ids.
-
-    Args:
-        labels: Integers [N].
-        names: Class names by id; None: the ids are their names.
-        where: The storage, for messages.
-
-    Returns:
-        int32 [N], and the names of the classes.
-
-    Raises:
-        ValueError: They are no class ids, or one has no class.
-    """
+    """Check that integers [N] are class ids; return them as int32 with the class names."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         raise ValueError(
             f"{where}: label is {labels.dtype} {list(labels.shape)}, expected integers [N], "
@@ -346,11 +297,7 @@ def check_labels(labels: NDArray[Any], names: tuple[str, ...] | None, *, where: 
 
 
 def read_class_names(folder: str, *, where: str) -> tuple[str, ...] | None:
-    """Read the class names in a folder's ``classes.txt``, a line each, if there is one.
-
-    Raises:
-        ValueError: It cannot be read.
-    """
+    """Read the class names in a folder's ``classes.txt``; return None without the file."""
     try:
         path = Path(folder, CLASSES_NAME)
         if is_url(folder):
@@ -370,11 +317,7 @@ def read_class_names(folder: str, *, where: str) -> tuple[str, ...] | None:
 
 
 def name_lines(text: str, *, where: str) -> tuple[str, ...]:
-    """Split a file of class names, a line each, without blank lines at the end.
-
-    Raises:
-        ValueError: Another line is blank, so the ids of the names below it are not known.
-    """
+    """Split a file of class names into lines, without blank lines at the end."""
     names = text.split("\n")
     while names and not names[-1].strip():
         names.pop()
@@ -386,7 +329,7 @@ def name_lines(text: str, *, where: str) -> tuple[str, ...]:
 
 @cache
 def _tell_denied(url: str) -> None:
-    """Say once that a file is taken for one that is not there."""
+    """Warn once that a file with denied access counts as missing."""
     log.warning(
         "%s: access is denied, which S3 also says of a file that is not there, to a key that may "
         "not list its bucket; taken as not there",
@@ -397,16 +340,7 @@ def _tell_denied(url: str) -> None:
 def class_names(
     folder: str | None, classes: Sequence[str] | None, *, where: str
 ) -> tuple[str, ...] | None:
-    """Choose the class names that are given, or those beside the arrays; both must be the same.
-
-    Args:
-        folder: Where ``classes.txt`` may lie, a name per line.
-        classes: The names that are given, by id.
-        where: The storage, for messages.
-
-    Raises:
-        ValueError: They are not.
-    """
+    """Return the given class names, or the lines of ``classes.txt``; ValueError if they differ."""
     given = None if classes is None else tuple(classes)
     names = None if folder is None else read_class_names(folder, where=where)
     if names is None:
@@ -420,13 +354,13 @@ def class_names(
 
 
 def check_images(shape: Sequence[int], dtype: str, *, where: str) -> None:
-    """Raise ValueError for arrays that are no decoded images, uint8 [N, H, W, C]."""
+    """Raise ValueError unless arrays are decoded images, uint8 [N, H, W, C]."""
     if fault := images_fault(shape, dtype, remedy="save them so, or call the field array"):
         raise ValueError(f"{where}: {fault}")
 
 
 def images_fault(shape: Sequence[int], dtype: str, *, remedy: str) -> str | None:
-    """Tell why arrays are no decoded images, and the remedy; None where they are."""
+    """Return why arrays are not decoded images, with a remedy; return None if they are."""
     if dtype == "|u1" and len(shape) == 4 and shape[-1] in (1, 3, 4):
         return None
     if dtype == "|u1" and len(shape) == 4 and shape[1] in (1, 3, 4):
@@ -440,14 +374,14 @@ def images_fault(shape: Sequence[int], dtype: str, *, remedy: str) -> str | None
 
 
 class FileLabels(NamedTuple):
-    """Label files by their folder, their name, or a CSV.
+    """The labels of files, from their folder, their name or a CSV.
 
     Attributes:
-        source: ``folder``, ``filename``, ``file`` (their own), the absolute path of a CSV, or
-            None for no labels.
+        source: ``folder``, ``filename``, ``file`` (labels in the files), the absolute path of a
+            CSV, or None for no labels.
         pattern: For ``filename``: a regular expression whose group is the label.
-        columns: The columns of a CSV: the keys', the labels'.
-        unlabelled: Files that a CSV has no row for: see `matching.check_missing`.
+        columns: The key and label columns of a CSV.
+        unlabelled: Rule for files without a row in the CSV; see `matching.check_missing`.
         folder: The data's folder.
     """
 
@@ -468,16 +402,7 @@ class FileLabels(NamedTuple):
         folder: str,
         own: bool = False,
     ) -> FileLabels:
-        """Read what a config says; a CSV's relative path may also lie in the data's `folder`.
-
-        Args:
-            labels: What the config says.
-            pattern: See `FileLabels`.
-            columns: See `FileLabels`.
-            unlabelled: See `FileLabels`.
-            folder: The data's folder.
-            own: Whether the files can hold labels themselves.
-        """
+        """Interpret the configured labels; a relative CSV path may start at the data's `folder`."""
         if labels not in (None, "folder", "filename") and not (own and labels == "file"):
             inside = os.path.join(folder, labels)
             labels = labels if is_url(labels) or os.path.exists(labels) else inside
@@ -490,20 +415,9 @@ class FileLabels(NamedTuple):
     def add_to(
         self, found: IndexContent, classes: Sequence[str] | None, *, where: str, place: str
     ) -> IndexContent:
-        """Label the files of a scan, whose keys are paths below the data's folder.
+        """Label the files of a scan; drop files that lack a row in the CSV.
 
-        Args:
-            found: The content of the scan.
-            classes: Class names by id; None: the labels found, sorted.
-            where: The storage, for messages.
-            place: The override that names the data's folder: ``dataset.storage.path=pets/``.
-
-        Returns:
-            The content with ``label`` and class names, without files that have no row in the CSV.
-
-        Raises:
-            ValueError: Too many files have no row, a key has no label, or a class folder holds the
-                parts of a data set.
+        `place` is the override for the data's folder: ``dataset.storage.path=pets/``.
         """
         assert self.source is not None
         keys: Sequence[str | bytes] = found.get("keys") or ()
@@ -547,7 +461,7 @@ class FileLabels(NamedTuple):
         return {**found, "columns": {**columns, "label": ids}, "class_names": class_names}
 
     def csv_version(self) -> list[int] | None:
-        """Stat the CSV, if there is one: size and mtime in ns, to tell whether it has changed."""
+        """Return size and mtime in ns of the CSV, to detect changes; None without a CSV."""
         if self.source in (None, "folder", "filename", "file"):
             return None
         try:
@@ -560,7 +474,7 @@ class FileLabels(NamedTuple):
 def refuse_twice(
     keys: Sequence[bytes], *, where: str, remedy: str = "take a column whose values differ"
 ) -> None:
-    """Raise ValueError if a key stands twice."""
+    """Raise ValueError for a duplicate key."""
     if rows := find_twice(keys):
         raise ValueError(
             f"{where}: key {keys[rows[0]].decode(errors='backslashreplace')!r:.100} stands twice, "
@@ -569,7 +483,7 @@ def refuse_twice(
 
 
 def find_twice(keys: Sequence[bytes]) -> tuple[int, int] | None:
-    """Find two rows of one key."""
+    """Return two rows with the same key, or None."""
     if len(set(keys)) == len(keys):
         return None
     seen: dict[bytes, int] = {}
@@ -583,18 +497,10 @@ def _quoted(value: Any) -> str:
 
 
 class StreamLabels:
-    """Number labels that come one by one: nobody has seen all of their classes before.
+    """Map the labels of a stream to class ids, without seeing all labels first.
 
-    Args:
-        classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
-            `folder`, if it is there, and else labels have to be ids.
-        folder: Where the data lies; empty if it lies in no folder.
-
-    Attributes:
-        names: Class names by id, or None.
-
-    Raises:
-        ValueError: A name stands twice.
+    `classes` are names by id, or their number, or by default the lines of ``classes.txt`` in
+    `folder`. Without class names, labels must be ids.
     """
 
     def __init__(self, classes: Sequence[str] | int | None, *, folder: str = "") -> None:
@@ -609,11 +515,7 @@ class StreamLabels:
             raise ValueError(f"dataset.source.classes: {twice!r} stands twice; name it once")
 
     def id_of(self, label: Any) -> int:
-        """Give the class id of a label, which is an id or the name of a class.
-
-        Raises:
-            ValueError: It is none.
-        """
+        """Return the class id of a label, which is an id or a class name."""
         if isinstance(label, str) and label in self._ids:
             return self._ids[label]
         if isinstance(label, int) and not isinstance(label, bool):

@@ -1,4 +1,4 @@
-"""Lengths of records, by which batches are put together."""
+"""Read record lengths, by which samplers form batches."""
 
 from __future__ import annotations
 
@@ -13,21 +13,7 @@ from penstock.core.contracts import Index
 def read_lengths(
     sampler: str, index: Index | None, column: str, n: int, *, most: int | None
 ) -> NDArray[np.int64]:
-    """Read the lengths of records from a column of the index.
-
-    Args:
-        sampler: Who asks, for messages.
-        index: Metadata of the records.
-        column: The column.
-        n: Number of records.
-        most: Longer records count as this long; None: as long as they are.
-
-    Returns:
-        int64 [n], 0 or more.
-
-    Raises:
-        ValueError: The index has no such column, or it holds no lengths.
-    """
+    """Read record lengths, int64 [n], from a column of the index; `most` limits them."""
     if index is None or column not in index.columns:
         known = ", ".join(index.columns) if index is not None else ""
         raise ValueError(

@@ -1,8 +1,8 @@
-"""Match the names in label files with the keys of records, by one rule for every kind of file.
+"""Match names in label files with record keys, by one rule for all kinds of files.
 
-A name fits a key if one is the end of the other, folder by folder, once both have slashes and are
-in NFC. The storage's own folders count as the beginning of a key. A differing ending is ignored
-where the whole name fits no key.
+A name matches a key if one ends with the other, folder by folder, after both use slashes and NFC.
+The storage's own folders count as the beginning of a key. A differing extension is ignored if the
+whole name matches no key.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def plain(name: str) -> str:
-    """Write a name with slashes, in NFC, without ``./`` before it."""
+    """Normalize a name to slashes and NFC, without leading ``./``."""
     name = name.replace("\\", "/")
     while name.startswith("./"):
         name = name[2:]
@@ -23,7 +23,7 @@ def plain(name: str) -> str:
 
 
 def stem_of(name: str) -> str:
-    """Cut the ending off a name or a path: up to five letters and digits, a letter first."""
+    """Remove the extension of a name or path: up to five letters and digits, a letter first."""
     stem, _, ending = name.rpartition(".")
     is_ending = len(ending) <= 5 and ending.isalnum() and ending[0].isalpha()
     return stem if stem and is_ending and ending.isascii() else name
@@ -37,31 +37,18 @@ def three(names: Sequence[str]) -> str:
 def match_keys(
     keys: Sequence[str], names: Sequence[str], *, place: str, where: str
 ) -> list[str | None]:
-    """Match records with the names in a label file.
-
-    Args:
-        keys: Keys of the records.
-        names: Different names, each as `plain` writes it.
-        place: The folder, file or URL of the records.
-        where: The storage and the label file, for messages.
-
-    Returns:
-        The name for each key, or None.
-
-    Raises:
-        ValueError: A name fits two records, or a record two names, equally well.
-    """
+    """Return the name in a label file for each key, or None; ValueError for ambiguous names."""
     bare = [plain(key) for key in keys]
     known = set(names)
     entries = [key if key in known else None for key in bare]
     taken = set(filter(None, entries))
-    if len(taken) < sum(entry is not None for entry in entries):  # NFC and NFD of one name
+    if len(taken) < sum(entry is not None for entry in entries):  # NFC and NFD forms of one name
         _refuse_doubles(keys, entries, where)
     top = plain(place).rstrip("/")
     forms: tuple[tuple[Callable[[str], str], Callable[[str], str]], ...] = (
         (str, str), (stem_of, str), (str, stem_of), (stem_of, stem_of),
     )  # fmt: skip
-    for longer in (False, True):  # names that are longer than paths known here come last
+    for longer in (False, True):  # try names longer than the known paths last
         if longer and taken:
             break
         for key_form, name_form in forms:
@@ -88,7 +75,7 @@ def match_keys(
 
 
 def _ends(longs: Sequence[str], shorts: Sequence[str]) -> list[tuple[int, int]]:
-    """Pair the rows of paths with the rows of the longest path that ends them."""
+    """Pair each path with the longest path that it ends with, by row."""
     rows: dict[str, list[int]] = {}
     for row, short in enumerate(shorts):
         rows.setdefault(short, []).append(row)
@@ -130,23 +117,7 @@ def matched(
     its_own: bool = True,
     line_of: Callable[[str], str] | None = None,
 ) -> list[str | None]:
-    """Match as `match_keys` does, and report the names and the records that are left over.
-
-    Args:
-        keys: Keys of the records.
-        names: Names in the label file.
-        rule: See `check_missing`.
-        place: The folder, file or URL of the records.
-        where: The storage and the label file, for messages.
-        what: Word for the label that such a record lacks.
-        taken: How such a record is treated.
-        setting: The setting that accepts such records.
-        its_own: Whether the label file is of these records alone: else other names are expected.
-        line_of: Returns the line of a name in the file, for messages.
-
-    Raises:
-        ValueError: No name fits, or too many records have none.
-    """
+    """Match with `match_keys`, and report names and records without a match."""
     entries = match_keys(keys, names, place=place, where=where)
     there = set(entries)
     others = [name for name in names if name not in there]
@@ -173,20 +144,10 @@ def check_missing(
     taken: str,
     setting: str,
 ) -> None:
-    """Refuse or count the records that a label file does not describe.
+    """Reject or report the records that a label file does not describe.
 
-    Args:
-        keys: Keys of the records, [n].
-        found: The label of each record, [n]; None: it has none.
-        rule: ``error`` refuses any such record. None refuses them if they are more than half and
-            else logs a warning. Another rule accepts them.
-        where: The storage and the label file, for messages.
-        what: Word for the label that such a record lacks.
-        taken: How such a record is treated.
-        setting: The setting that accepts such records.
-
-    Raises:
-        ValueError: They are refused.
+    `rule` ``error`` rejects any such record. None rejects more than half of the records and
+    otherwise logs a warning. Any other rule accepts all.
     """
     missing = [key for key, one in zip(keys, found, strict=True) if one is None]
     if not missing or rule not in (None, "error"):

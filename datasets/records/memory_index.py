@@ -1,4 +1,4 @@
-"""Indexes in memory."""
+"""Keep an index in memory."""
 
 from __future__ import annotations
 
@@ -14,14 +14,7 @@ from penstock.core.contracts import Index
 
 
 class MemoryIndex(Index):
-    """Metadata of every record, in memory.
-
-    Args:
-        keys: The key of every record.
-        columns: Numbers by column name, each [n].
-        class_names: Names of the classes by label.
-        field_classes: Names of the classes by annotated field, such as ``mask``.
-    """
+    """Metadata of every record, in memory; each column has the shape [n]."""
 
     def __init__(
         self,
@@ -44,7 +37,7 @@ class MemoryIndex(Index):
 
     @classmethod
     def of(cls, index: Index) -> MemoryIndex:
-        """A copy of any index."""
+        """Copy any index."""
         keys = index.keys(np.arange(len(index)))
         columns = {name: index.column(name) for name in index.columns}
         return cls(keys, columns, index.class_names, index.field_classes)
@@ -53,20 +46,20 @@ class MemoryIndex(Index):
         return len(self._keys)
 
     def column(self, name: str) -> NDArray[Any]:
-        """One column, [len(self)]; KeyError names the columns there are."""
+        """Return a column, [len(self)]; a KeyError lists the columns."""
         return self._columns[name] if name in self._columns else super().column(name)
 
     def keys(self, indices: NDArray[np.int64]) -> list[str]:
-        """Keys of the given indices, int64 [n]."""
+        """Return the keys of `indices`, int64 [n]."""
         return [self._keys[i] for i in np.asarray(indices).tolist()]
 
     def take(self, indices: NDArray[Any]) -> MemoryIndex:
-        """The index of a selection of rows."""
+        """Return the index of selected rows."""
         columns = {name: values[indices] for name, values in self._columns.items()}
         return MemoryIndex(self.keys(indices), columns, self.class_names, self.field_classes)
 
     def fingerprint(self) -> str:
-        """Hash of keys, sizes and labels."""
+        """Hash keys, sizes and labels."""
         digest = hashlib.blake2b(digest_size=16)
         digest.update(json.dumps([self._keys, self.class_names]).encode())
         for name in ("label", "size_bytes"):

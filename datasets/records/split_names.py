@@ -1,4 +1,4 @@
-"""Recognize the names that data sets give to their parts: train, val and test."""
+"""Recognize the names of splits: train, val and test."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ SPLIT_OF = {
     "val": "val", "valid": "val", "validation": "val", "dev": "val",
     "test": "test", "testing": "test",
 }  # fmt: skip
-"""The split that each of the usual words names."""
+"""Split by common word."""
 _WORD = re.compile(rf"(?<![A-Za-z])({'|'.join(SPLIT_OF)})(?![A-Za-z])", re.IGNORECASE)
 
 
 def split_named(name: str) -> tuple[str, str] | None:
-    """Return the split that one word of `name` names, and the name with ``{}`` for that word."""
+    """Return the split in `name`, and `name` with ``{}`` in its place; None unless exactly one."""
     found = list(_WORD.finditer(name))
     if len(found) != 1:
         return None
@@ -24,16 +24,12 @@ def split_named(name: str) -> tuple[str, str] | None:
 
 
 def is_split_word(name: str) -> bool:
-    """Return whether a name is one of the usual words, in any case."""
+    """Return whether a name is a split word, case-insensitive."""
     return name.lower() in SPLIT_OF
 
 
 def alike(names: Iterable[str]) -> Iterator[dict[str, list[str]]]:
-    """Group names that differ only in the word for their split.
-
-    Yields:
-        Names by split; the group of the shortest names first.
-    """
+    """Group names that differ only in the split; yield the group with the shortest names first."""
     groups: dict[str, dict[str, list[str]]] = {}
     for name in sorted(names):
         if (found := split_named(name)) is not None:
@@ -42,7 +38,7 @@ def alike(names: Iterable[str]) -> Iterator[dict[str, list[str]]]:
 
 
 def parts_among(names: Iterable[str]) -> tuple[str, str] | None:
-    """Return two of `names` that look like two parts of one data set; None without any."""
+    """Return two of `names` that look like splits of one data set, or None."""
     for found in alike(names):
         if len(found) > 1:
             first, other, *_ = (found[split][0] for split in ("train", "val", "test")

@@ -1,4 +1,4 @@
-"""Split data to train, validate and test: by folders or files where they exist, else by key."""
+"""Split data into train, val and test: by existing folders or files, otherwise by key."""
 
 from __future__ import annotations
 
@@ -41,37 +41,31 @@ log = logging.getLogger(__name__)
 
 Split = Literal["train", "val", "test"]
 
-# Selections longer than this are mapped from a file rather than sent to every worker.
+# Map longer selections from a file instead of sending them to every worker.
 _MAPPED_ROWS = 1 << 16
 _NOT_BY_CHANCE = 1e-4
-"""A part without validation that is less likely than this by its hashes has been split before."""
+"""Below this probability, an empty validation split means that the data was split before."""
 _PLACES = ("path", "table", "topic")
 _CONTRACT = ("__len__", "read", "index", "fingerprint")
-# Of shards, by part and ending.
+# Patterns of shards, by split and ending.
 _SHARD_NAMES = (
     "{}-*-of-*{}",
     *(f"*{{}}[-_][0-9]*{ending}" for ending in (".tar", ".tar.gz", ".tgz", ".tar.zst")),
 )
 _DATA_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "data")
-"""Folders that may hold the parts, beside a folder of labels."""
+"""Folders that may contain the splits, next to a folder of labels."""
 
 
 @runtime_checkable
 class Limited(Protocol):
-    """A storage or source, such as an `IndexedStorage`, whose larger records are bad."""
+    """A storage or source with a size limit for records, such as an `IndexedStorage`."""
 
     max_record_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """What lies in a folder, or behind a URL.
-
-    Attributes:
-        path: The folder.
-        folders: Names of the folders in it.
-        files: Names of the files in it.
-    """
+    """The content of a folder or URL: names of its subfolders and files."""
 
     path: str
     folders: list[str]
@@ -79,10 +73,10 @@ class Folder:
 
     @classmethod
     def at(cls, path: str) -> Folder:
-        """Look into one; a web server shows nothing of its folders."""
+        """List a folder; the folders of a web server appear empty."""
         if is_url(path):
             path = absolute_path(path)
-            with contextlib.suppress(AccessDenied):  # whoever reads it says so
+            with contextlib.suppress(AccessDenied):  # the reader reports it
                 look = look_at(path)
                 return cls(path, [*look.folders], [file.name for file in look.files])
             return cls(path, [], [])
@@ -100,16 +94,14 @@ class Folder:
 
 @dataclass(frozen=True, slots=True)
 class StorageRecipe:
-    """Makes a storage as a config says, once it is known which split is wanted.
+    """Builds a configured storage for a split.
 
     Attributes:
-        make: Makes it.
-        arguments: Of the whole, or of the training part where `val_path` is given.
-        val_path: Where the validation part lies; None: it is found, or a share of the whole.
-        test_path: Where the test part lies; None: it is found, or there is none.
-        classes: Names of the classes by field that are settled already, such as by a run whose
-            model is tried on this data; a field without them has those of the training part.
-        max_record_bytes: What a record may take, of what is `Limited`.
+        arguments: Arguments for the whole data, or for the training split if `val_path` is set.
+        val_path: Path of the validation split; None: find it, or split the data.
+        test_path: Path of the test split; None: find it, if any.
+        classes: Fixed class names by field, such as the classes of a trained model. Other fields
+            use the classes of the training split.
         retry_s: Seconds for which this process retries remote reads, once the recipe is used.
     """
 
@@ -122,7 +114,7 @@ class StorageRecipe:
     retry_s: float = RETRY_S
 
     def open(self, **changes: Any) -> Storage:
-        """Make the storage, with some arguments changed; `path` is its place, whatever the name."""
+        """Build the storage with changed arguments; `path` also means a table or topic."""
         set_retry_s(self.retry_s)
         if "path" in changes:
             changes[self._place] = changes.pop("path")
@@ -131,7 +123,7 @@ class StorageRecipe:
         by_itself = isinstance(make, UrlReader) and make.reads_urls
         if isinstance(path, str) and is_url(path) and not by_itself:
             arguments["path"] = local_copy(path)
-        elif isinstance(path, Mapping):  # a file for each field
+        elif isinstance(path, Mapping):  # one file per field
             files = path.items()
             arguments["path"] = {k: local_copy(v) if is_url(v) else v for k, v in files}
         made = make(**arguments)
@@ -140,11 +132,7 @@ class StorageRecipe:
         return made
 
     def parts(self) -> dict[str, str]:
-        """Return the paths of the splits, as given or found; without ``train``, there are none.
-
-        Raises:
-            ValueError: See `find_parts`.
-        """
+        """Return the configured or detected path of each split; empty if the data is not split."""
         set_retry_s(self.retry_s)
         path = self.arguments.get(self._place)
         if self._place == "table" and path is None and (self.val_path or self.test_path):
@@ -162,17 +150,16 @@ class StorageRecipe:
 
     @property
     def _place(self) -> str:
-        """Name the argument that says where a part lies: a path, a table or a topic."""
+        """Return the name of the argument that locates a split: a path, a table or a topic."""
         return next((name for name in _PLACES if name in self.arguments), "path")
 
     def _parts_inside(self, path: Any) -> dict[str, str] | None:
-        """Find the parts in a file, if the storage looks for them."""
         if isinstance(self.make, PartedStorage) and isinstance(path, str):
             return self.make.parts_inside(path)
         return None
 
     def parts_with(self, split: Split) -> dict[str, str]:
-        """As `parts`; ValueError if that is where a split should be that is not there."""
+        """Return `parts`; raise ValueError if `split` is ``test`` and missing."""
         parts = self.parts()
         if split == "test" and "test" not in parts:
             raise ValueError(
@@ -189,21 +176,11 @@ def open_split(
     val_fraction: float,
     annotations: Annotations | None = None,
 ) -> Storage:
-    """Open one part of a data set: to train, to validate or to test.
+    """Open one split of a data set: ``train``, ``val`` or ``test``.
 
-    The parts are what `find_parts` finds in `path`, or what `val_path` and `test_path` name.
-    Without a part for validation, the hash of its key moves a record of the training part, or of
-    the whole, to validation: adding a record moves no other. The test part never validates.
-
-    Args:
-        recipe: The storage of the whole.
-        split: ``train``, ``val`` or ``test``.
-        val_fraction: Share of the records that validate if the data has no part for that; 0: none.
-        annotations: Adds labels to the records.
-
-    Raises:
-        ValueError: The fraction is none, a path is missing, there is no such split, or the
-            parts' classes disagree.
+    `find_parts` finds the splits in `path`, unless `val_path` and `test_path` name them. Without a
+    validation split, the hash of its key assigns a training record to validation: adding a record
+    moves no other record. The test split is never used for validation.
     """
     if isinstance(val_fraction, bool) or not 0 <= val_fraction <= 1:
         raise ValueError(
@@ -235,15 +212,11 @@ def open_split(
 
 
 def find_parts(path: Any) -> dict[str, str] | None:
-    """Find the parts ``train``, ``val`` and ``test`` in a folder; None if it is not split.
+    """Find the splits ``train``, ``val`` and ``test`` in a folder; return None if it is not split.
 
-    A part is a folder, a file such as ``train.lmdb``, or shards as the public hubs name them. Any
-    of the usual words names it, in any case: ``Training`` and ``Testing``, ``seg_train`` and
-    ``seg_test``, ``train2017`` and ``val2017``. Parts may lie one level down, in a folder such as
-    ``images``. Without a part for validation, the caller splits it off the training part.
-
-    Raises:
-        ValueError: The folder holds the validation or test part alone, or two parts for one split.
+    A split is a folder, a file such as ``train.lmdb``, or shards as hubs name them. Names contain
+    common split words in any case: ``Training`` and ``Testing``, ``seg_train`` and ``seg_test``,
+    ``train2017`` and ``val2017``. Splits may be one level down, in a folder such as ``images``.
     """
     if not isinstance(path, str | os.PathLike):
         return None
@@ -261,11 +234,7 @@ def find_parts(path: Any) -> dict[str, str] | None:
 
 
 def _alone(folder: Folder) -> dict[str, str]:
-    """Take the only folder for the training part.
-
-    Raises:
-        ValueError: Its name says that it is another part.
-    """
+    """Return the only folder as the training split."""
     [name] = folder.folders
     if SPLIT_OF[name.lower()] != "train":
         raise ValueError(
@@ -276,7 +245,7 @@ def _alone(folder: Folder) -> dict[str, str]:
 
 
 def _sub_files(folder: Folder) -> Iterator[dict[str, list[str]]]:
-    """Group files such as ``train.lmdb``; beside images, ``train.csv`` is a list of them."""
+    """Group files such as ``train.lmdb``; next to images, ``train.csv`` is a list of images."""
     beside_images = bool(folder.folders) or any(
         name.lower().endswith(IMAGE_ENDINGS) for name in folder.files
     )
@@ -286,7 +255,7 @@ def _sub_files(folder: Folder) -> Iterator[dict[str, list[str]]]:
 
 
 def _chosen(folder: Folder, found: Mapping[str, list[str]]) -> dict[str, str]:
-    """Take one part for each split."""
+    """Return one path per split; raise ValueError for several."""
     for names in found.values():
         if len(names) > 1:
             raise ValueError(
@@ -302,7 +271,7 @@ def _say_once(text: str) -> None:
 
 
 def _refuse_splits(storage: Storage, recipe: StorageRecipe) -> None:
-    """Refuse classes whose names are those of the parts of a data set."""
+    """Raise ValueError for classes that are named like splits."""
     if recipe.arguments.get("classes") is None:
         if parts := parts_among(storage.index.class_names or ()):
             train, other = parts
@@ -314,10 +283,10 @@ def _refuse_splits(storage: Storage, recipe: StorageRecipe) -> None:
 
 
 def _hub_parts(folder: Folder) -> dict[str, list[str]]:
-    """Find the parts of a folder laid out as the public hubs do: shards, or folders of their own.
+    """Find the splits of a hub data set: shards, folders, or files that the README lists.
 
-    Shards are named ``train-00000-of-00004.parquet`` or ``imagenet-train-000000.tar``; in a folder
-    with a ``dataset_dict.json``, every part is a folder; a README's head may name the files.
+    Shards are named ``train-00000-of-00004.parquet`` or ``imagenet-train-000000.tar``. With a
+    ``dataset_dict.json``, each split is a folder.
     """
     if "dataset_dict.json" in folder.files:
         return next(alike(folder.folders), {})
@@ -339,11 +308,7 @@ def _hub_parts(folder: Folder) -> dict[str, list[str]]:
 
 
 def _card_parts(folder: Folder) -> dict[str, list[str]]:
-    """Find the parts that the card of a hub's data set names; none where it names one or none.
-
-    Raises:
-        ValueError: It is several data sets.
-    """
+    """Find the splits that a hub card names; empty for one split or none."""
     text = read_file(folder / "README.md", root=str(folder)).decode(errors="replace")
     configs = card_configs(text)
     chosen = next((each for each in configs if each.default), configs[0] if configs else None)
@@ -368,7 +333,7 @@ def _card_parts(folder: Folder) -> dict[str, list[str]]:
 
 
 def _typed(folder: Folder, config: CardConfig) -> str:
-    """Write what to type to read one of the data sets of a repository."""
+    """Return the override that selects one data set of a repository."""
     if config.folder is not None:
         return f"dataset.storage.path={folder / config.folder}"
     above = {path.rpartition("/")[0] for paths in config.files.values() for path in paths}
@@ -379,15 +344,14 @@ def _typed(folder: Folder, config: CardConfig) -> str:
 
 
 def _below(folder: Folder, patterns: Sequence[str]) -> str:
-    """Write a pattern of files below a folder."""
     place = str(folder) if is_url(str(folder)) else glob.escape(str(folder))
     return f"{place}/{patterns[0] if len(patterns) == 1 else '{' + ','.join(patterns) + '}'}"
 
 
 def _opened(recipe: StorageRecipe, **changes: Any) -> Storage:
-    """Open a storage and its index, so that a wrong path or class is said here."""
+    """Open a storage and its index, to report a wrong path or class early."""
     storage = recipe.open(**changes)
-    # Looked for in the class first: a property may take a scan.
+    # Look in the class first: a property may start a scan.
     lacking = [n for n in _CONTRACT if not hasattr(type(storage), n) and not hasattr(storage, n)]
     if lacking:
         raise ValueError(
@@ -412,7 +376,6 @@ def _annotated(
     part: str,
     classes: Mapping[str, tuple[str, ...]],
 ) -> Storage:
-    """Add annotations to a storage, if any are asked for."""
     if annotations is None:
         return storage
     path = recipe.arguments.get("path")
@@ -433,7 +396,7 @@ def _annotated(
 
 
 def _open_part(recipe: StorageRecipe, names: Sequence[str] | None, path: str | None) -> Storage:
-    """Open a part, or without a path the whole, with the class ids that are settled, if any."""
+    """Open a split, or the whole data without `path`, with fixed class names if given."""
     changes: dict[str, Any] = {} if path is None else {"path": path}
     if names is not None and "classes" in inspect.signature(recipe.make).parameters:
         return _opened(recipe, **changes, classes=list(names))
@@ -450,7 +413,7 @@ def _open_part(recipe: StorageRecipe, names: Sequence[str] | None, path: str | N
 
 
 def _hash_rows(storage: Storage, split: Split, val_fraction: float) -> NDArray[Any]:
-    """Select rows of one part, int32 or int64 [n]; a long selection is mapped from the cache."""
+    """Return the rows of a split, int32 or int64 [n]; map a long selection from the cache."""
     index = storage.index
     dtype = np.int32 if len(index) < 1 << 31 else np.int64
 
@@ -471,7 +434,7 @@ def _hash_rows(storage: Storage, split: Split, val_fraction: float) -> NDArray[A
 
 
 def is_val(keys: Iterable[bytes], val_fraction: float) -> Iterable[bool]:
-    """Tell whether each key belongs to validation: its 64-bit hash is below that share of 2^64."""
+    """Yield whether each key belongs to validation: its 64-bit hash is below the share of 2^64."""
     threshold = round(val_fraction * 2**64)
     blake2b, from_bytes = hashlib.blake2b, int.from_bytes
     for key in keys:

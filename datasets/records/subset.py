@@ -1,4 +1,4 @@
-"""Some records of a storage, as a storage of their own."""
+"""Present some records of a storage as a storage."""
 
 from __future__ import annotations
 
@@ -17,21 +17,16 @@ from penstock.datasets.records.memory_index import MemoryIndex
 
 
 class Subset:
-    """Some records of a storage, as a storage of its own.
-
-    Args:
-        base: The storage.
-        rows: Its records that are in the subset, integer [n], in order.
-    """
+    """A storage of some records of another storage: of its `rows`, integer [n], in order."""
 
     def __init__(self, base: Storage, rows: NDArray[Any]) -> None:
         index = base.index
-        # An Index knows the rows of what lies below an inner subset, whose records these are too.
+        # The `Index` of an inner subset refers to rows of its base: read that base directly.
         self.base: Storage = base
         if isinstance(base, Subset) and isinstance(index, Index):
             self.base = base.base
         self._can = capabilities_of(self.base, StorageCapabilities)
-        # An Index keeps the rows itself, and pickles long ones as the file they lie in.
+        # An `Index` keeps the rows itself, and pickles mapped rows as their file.
         self._rows = None if isinstance(index, Index) else rows
         self._index: Index | MemoryIndex = (
             index if isinstance(index, Index) else MemoryIndex.of(index)
@@ -45,15 +40,15 @@ class Subset:
 
     @property
     def index(self) -> Index | MemoryIndex:
-        """The index of the subset."""
+        """Return the index of the subset."""
         return self._index
 
     def fingerprint(self) -> str:
-        """Hash of the base's fingerprint and the rows."""
+        """Hash the base's fingerprint and the rows."""
         return self._index.fingerprint()
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read the records at `indices`, int64 [n], numbered as in this subset."""
+        """Read the records at `indices`, int64 [n], relative to this subset."""
         indices = np.asarray(indices, np.int64)
         records = self.base.read(self._rows_at(indices))
         numbered = [
@@ -63,7 +58,7 @@ class Subset:
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Those of its base."""
+        """Return the capabilities of the base."""
         base = self._can
         return StorageCapabilities(
             columns=self if base.columns else None,
@@ -78,7 +73,7 @@ class Subset:
         return held_bytes(self._rows_at(indices))
 
     def _shards(self) -> NDArray[np.int64]:
-        """Find where the records of another shard of the base begin."""
+        """Return the positions where the shard of the base changes."""
         assert self._can.shards is not None
         rows = self._rows_at(np.arange(len(self)))
         shards = np.searchsorted(self._can.shards(), rows, side="right")
@@ -90,7 +85,6 @@ class Subset:
         return columns
 
     def _rows_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Rows of the base at `indices`, int64 [n]."""
         if isinstance(self._index, Index):
             return self._index.rows(indices)
         assert self._rows is not None
@@ -98,7 +92,7 @@ class Subset:
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields of every record, where the base gives columns."""
+        """Return the fields of every record, if the base provides columns."""
         return self._columns().fields
 
     def take(
@@ -108,5 +102,5 @@ class Subset:
         *,
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, NDArray[Any]] | None:
-        """Columns of the records at `indices`, int64 [n], numbered as in this subset."""
+        """Return columns of the records at `indices`, int64 [n], relative to this subset."""
         return self._columns().take(self._rows_at(indices), fields, allocate=allocate)

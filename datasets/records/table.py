@@ -1,4 +1,4 @@
-"""What is known of the records of one file without reading them."""
+"""Describe the records of a file without reading them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ from numpy.typing import NDArray
 from penstock.datasets.records.index import Index
 
 NO_LABEL = np.iinfo(np.int64).min
-"""Label of a record that has none, where others have one."""
+"""Marks a record without a label among labelled records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """The records of one file, as `Form.scan` finds them.
+    """The records of one file, as `Form.scan` returns them.
 
     Attributes:
-        keys: Their keys, [n].
-        columns: Numbers by name, [n] each: ``offset`` and ``span_bytes`` place a record in its
-            file, ``size_bytes`` is the size of its content if that differs, ``label`` its class.
-        classes: Class names by ``label``; None where labels are numbers.
+        columns: Numbers by name, [n] each. ``offset`` and ``span_bytes`` locate a record in its
+            file. ``size_bytes`` is the size of its content if it differs, ``label`` its class.
+        classes: Class names by ``label``; None if labels are numbers.
         meta: Small JSON values about the file.
     """
 
@@ -37,15 +36,15 @@ class Table:
 
 
 def tables_of(index: Index) -> dict[tuple[Any, ...], Table]:
-    """Split an index into the tables that it was joined from, by name, size and mark of the file.
+    """Split an index into its tables, by name, size and mark of the file.
 
-    Files are left out where the index lacks records without labels, or has other classes.
+    Omit files with unlabelled records that the index lacks, and files with other classes.
     """
     files, metas = index.metadata["mark"][0], index.metadata["files"]
     if "file" in index.columns:
         rows = np.argsort(index.column("file"), kind="stable")
         ends = np.cumsum(np.bincount(index.column("file"), minlength=len(files)))
-    else:  # the files follow each other
+    else:  # the files are in order
         rows, ends = np.arange(len(index)), np.cumsum([meta["count"] for meta in metas])
     names = [name for name in index.columns if name not in ("file", "label", "number")]
     found = {}

@@ -1,4 +1,4 @@
-"""Unpack compressed shards into this machine's cache, where their records are read by place."""
+"""Decompress shards into this machine's cache, to read records by offset."""
 
 from __future__ import annotations
 
@@ -18,20 +18,15 @@ from penstock.datasets.records.indexed_storage import file_mark
 
 _LEFT_FREE_BYTES = 1 << 30
 _PIECE_BYTES = 8 << 20
-_TIMEOUT_S = 120.0  # of a stream that may stall; files do not
+_TIMEOUT_S = 120.0  # for streams, which may stall
 
 
 class CompressedFile(RecordError):
-    """A file is compressed by gzip or zstd, and is to be read unpacked."""
+    """A file is compressed with gzip or zstd and must be decompressed first."""
 
 
 class UnpackedShards:
-    """Open shards, in place of those that are compressed their unpacked copies.
-
-    Args:
-        files: The shards.
-        compressed: Names of those that are.
-    """
+    """Open shards; use decompressed copies of compressed shards."""
 
     def __init__(self, files: DataFiles, compressed: Collection[str]) -> None:
         self._files = files
@@ -39,13 +34,13 @@ class UnpackedShards:
         self._copies: dict[str, Path] = {}
 
     def open(self, name: str) -> RangeFile:
-        """Open a shard; one that is compressed is unpacked again if its copy is gone."""
+        """Open a shard; decompress it again if its copy is gone."""
         if name not in self._compressed:
             return self._files.open(name)
         return self.unpacked(name)[0]
 
     def unpacked(self, name: str) -> tuple[RangeFile, int]:
-        """Open the unpacked copy of a shard; return it and its size."""
+        """Open the decompressed copy of a shard and return it with its size."""
         copy = self._copies.get(name)
         if copy is None or not copy.exists():
             copy = self._copies[name] = unpack(self._files, name)
@@ -53,12 +48,7 @@ class UnpackedShards:
 
 
 def unpack(files: DataFiles, name: str) -> Path:
-    """Unpack a shard, once for all runs of this machine as long as it does not change.
-
-    Raises:
-        ValueError: It is damaged or cut short, was changed, or the disk is full.
-        penstock.core.user_errors.ExplainedError: It cannot be read.
-    """
+    """Decompress a shard, once for all runs of this machine until it changes."""
     path, mark = os.path.join(files.root, name), files.marks[files.names.index(name)]
     etag = str(mark[1]) if is_url(path) else None
 

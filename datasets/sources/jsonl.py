@@ -1,4 +1,4 @@
-"""Lines of JSON objects as a stream, with images in files beside them."""
+"""Stream lines of JSON objects, with images in files beside them."""
 
 from __future__ import annotations
 
@@ -26,11 +26,10 @@ _MOST_LINE_BYTES = 1 << 26
 
 @dataclass(frozen=True, slots=True)
 class JsonLine:
-    """A line that has not been parsed.
+    """An unparsed line.
 
     Attributes:
         place: Name of the shard and number of the line.
-        line: The line.
         paths: Fields whose path may be its key.
     """
 
@@ -40,7 +39,7 @@ class JsonLine:
 
     @property
     def key(self) -> str:
-        """The key by which the line is split, wherever it stands."""
+        """Return the key by which the line is split, independent of its place."""
         return stable_key(self.line, self.paths)
 
 
@@ -49,8 +48,8 @@ class JsonlSource(ByteSource):
     """JSON objects, one a line: their items are the fields of records.
 
     A field of `paths` names a file and becomes its content. The key of a record is its item
-    ``key``, else the first of its paths, else its shard and the number of its line. Records are
-    split by that item or path; without these, by the text of the line, because a command may
+    ``key``, else the first of its paths, else its shard and line number. That item or path
+    decides the split; without these the text of the line does, because a command may
     write its lines in another order each time.
 
     Args:
@@ -60,11 +59,11 @@ class JsonlSource(ByteSource):
         root: The folder that paths are relative to and must not leave; None: the files' folder.
         paths: Fields that name files.
         base64: Fields that hold bytes, in base64.
-        classes: Class names by id, or how many there are; None: the lines of ``classes.txt`` in
-            the folder.
-        timeout_s: Seconds that a command or a socket may take for its next byte.
-        reconnects: Times that a socket is connected to again after it ended, broke off or gave no
-            byte for `timeout_s`; what was sent meanwhile is lost, and so is a line cut short.
+        classes: Class names by id, or their number; None: the lines of ``classes.txt`` in the
+            folder.
+        timeout_s: Maximum seconds that a command or a socket may take for its next byte.
+        reconnects: Number of times to reconnect to a socket that ended, broke off or sent no byte
+            for `timeout_s`. Data sent meanwhile and a truncated line are lost.
     """
 
     name = "jsonl"
@@ -110,12 +109,12 @@ class JsonlSource(ByteSource):
                 _log.warning("%s; connecting again", error)
 
     def load(self, item: JsonLine) -> Record | BadRecord:
-        """Make the record of a line; one that is damaged, or lacks a file, is a bad record."""
+        """Make the record of a line; a damaged line or a missing file makes a bad record."""
         return self._json.record(item.place, item.line, max_bytes=self.max_record_bytes)
 
 
 def _lines(stream: ByteStream, name: str, paths: tuple[str, ...]) -> Iterator[JsonLine | BadRecord]:
-    """Read the lines of a shard that are not empty; damage that ends it gives a bad record."""
+    """Yield the non-empty lines of a shard; damage that ends it gives a bad record."""
     for number in itertools.count(1):
         key = f"{name}:{number}"
         try:
@@ -140,7 +139,7 @@ def _lines(stream: ByteStream, name: str, paths: tuple[str, ...]) -> Iterator[Js
 
 
 def _refuse_cut(line: bytes, name: str) -> None:
-    """Refuse a last line that a command or a socket did not send to its end."""
+    """Refuse a truncated last line of a command or a socket."""
     try:
         parse_json(line)
     except ValueError as error:

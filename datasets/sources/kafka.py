@@ -1,4 +1,4 @@
-"""Messages of a Kafka topic as a stream: partitions in ranges of their offsets."""
+"""Stream the messages of a Kafka topic: partitions in ranges of their offsets."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from confluent_kafka import Consumer, KafkaError
 
 Ranges = dict[int, tuple[int, int | None]]
-"""First offset and the end by partition; the end may be open."""
+"""First offset and end by partition; the end may be open."""
 
 _LOOK_S = 10.0
 _TICK_S = 0.2
@@ -35,10 +35,10 @@ _REFUSALS = frozenset(
     "_AUTHENTICATION _SSL".split()
 )
 _OURS = {
-    "enable.auto.commit": False,  # positions are the loader's
+    "enable.auto.commit": False,  # the loader keeps positions
     "auto.offset.reset": "error",
     "enable.partition.eof": True,
-    "max.poll.interval.ms": 86_400_000,  # training may pause for long
+    "max.poll.interval.ms": 86_400_000,  # training may pause for a long time
     "log_level": 0,  # errors are raised
     "queued.max.messages.kbytes": 16_384,
     "receive.message.max.bytes": 1_000_000_000,
@@ -46,7 +46,7 @@ _OURS = {
 
 
 class KafkaTrouble(ExplainedError):
-    """Lasting trouble with the broker or the topic; no damage of the data."""
+    """A persistent error of the broker or the topic, not damaged data."""
 
 
 class OffsetRange(NamedTuple):
@@ -68,18 +68,18 @@ class KafkaSource(MessageSource):
     Args:
         servers: Addresses of brokers, as ``host:9092,other:9092``.
         topic: The topic.
-        value: The field that a message is, or ``json``: an object whose items are the fields.
-        label: Where the label is: ``key``, or the name of a header; None: among the fields.
+        value: The field that a message holds, or ``json``: an object whose items are the fields.
+        label: The place of the label: ``key``, or the name of a header; None: among the fields.
         classes: Class names by id, or their number; None: labels are ids.
         paths: Fields of objects that name files.
         base64: Fields of objects that hold bytes, in base64.
         root: The folder that paths are relative to and must not leave.
-        epoch_messages: Messages that an epoch reads of each partition: the next ones in every
-            epoch, for which it waits. None: every epoch reads all messages of the run's start.
+        epoch_messages: Messages that an epoch reads of each partition. Every epoch reads the next
+            ones, and waits for them. None: every epoch reads all messages of the run's start.
         offsets: First offset and end by topic and partition: ``{photos: {0: [0, 1000]}}``; None:
             all messages of the topic.
         shard_messages: Offsets of a shard; the order of an epoch depends on it.
-        timeout_s: Seconds that may pass without a message.
+        timeout_s: Maximum seconds without a message.
         options: Properties of librdkafka, such as ``security.protocol``. Give passwords as
             ``env:NAME``, a variable of the environment.
     """
@@ -129,11 +129,11 @@ class KafkaSource(MessageSource):
         return f"kafka {self.topic} at {self.servers}"
 
     def settled(self) -> dict[str, dict[str, dict[int, list[int | None]]]]:
-        """Return the offsets as the argument that gives them."""
+        """Return the offsets as the value of the argument `offsets`."""
         return {"offsets": {self.topic: {n: [*ends] for n, ends in self._ranges.items()}}}
 
     def shards(self, epoch: int) -> Sequence[OffsetRange]:
-        """List ranges of offsets: the first range of each partition, then the second ones, ..."""
+        """Return ranges of offsets: the first range of each partition, then the second ones, ..."""
         found: list[tuple[int, OffsetRange]] = []
         for partition, (start, stop) in self._ranges.items():
             if self._epoch_messages is not None:
@@ -155,7 +155,7 @@ class KafkaSource(MessageSource):
         """Read the messages of a shard, one for each offset.
 
         Raises:
-            KafkaTrouble: No message came within `timeout_s`, or the topic is gone or another one.
+            KafkaTrouble: No message came within `timeout_s`, or the topic was deleted or recreated.
         """
         from confluent_kafka import TopicPartition
 
@@ -189,7 +189,7 @@ class KafkaSource(MessageSource):
         """Wait for the next message from offset `at` on.
 
         Returns:
-            The message or None, the first offset that is present, and why earlier ones are not.
+            The message or None, the first existing offset, and the reason for missing earlier ones.
         """
         deadline = time.monotonic() + self.timeout_s
         while True:
@@ -217,7 +217,7 @@ class KafkaSource(MessageSource):
                 )
 
     def _moved(self, consumer: Consumer, partition: int, at: int) -> int:
-        """Assign the first offset from `at` on that the partition still has, and return it."""
+        """Assign the partition's first existing offset from `at` on, and return it."""
         from confluent_kafka import KafkaException, TopicPartition
 
         try:
@@ -236,7 +236,7 @@ class KafkaSource(MessageSource):
         return first
 
     def _consumer(self, errors: list[KafkaError]) -> Consumer:
-        """Make a consumer that adds the library's errors to `errors`."""
+        """Return a consumer that adds the library's errors to `errors`."""
         try:
             from confluent_kafka import Consumer, KafkaException
         except ImportError as error:
@@ -258,7 +258,7 @@ class KafkaSource(MessageSource):
             raise ValueError(f"{self}: {said}; correct dataset.source.options") from error
 
     def _look_up(self) -> Ranges:
-        """Ask the broker for the offsets of all partitions, for some seconds if it is away."""
+        """Request the offsets of all partitions from the broker; retry for some seconds."""
         from_start = self._epoch_messages is not None
         errors: list[KafkaError] = []
         with closing(self._consumer(errors)) as consumer:
@@ -299,7 +299,7 @@ class KafkaSource(MessageSource):
     def _refuse(
         self, errors: Sequence[KafkaError | None], raised: Callable[[str], Exception]
     ) -> None:
-        """Raise if no retry helps against one of the errors."""
+        """Raise if retries cannot help against one of the errors."""
         for error in errors:
             if error is not None and error.name() in _REFUSALS:
                 raise raised(

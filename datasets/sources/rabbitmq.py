@@ -1,4 +1,4 @@
-"""Messages of a RabbitMQ queue as a stream, acknowledged when a checkpoint holds them."""
+"""Stream the messages of a RabbitMQ queue, acknowledged once a checkpoint covers them."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ _TICK_S = 0.2
 _END_S = 2.0
 _TOLD_S = 60.0
 _AHEAD = 200
-"""Messages that are fetched at a time; as many again wait to be taken."""
+"""Messages to fetch at a time; as many again wait to be taken."""
 
 
 class QueueTrouble(ExplainedError):
-    """Lasting trouble with the broker or the queue; no damage of the data."""
+    """A persistent error of the broker or the queue, not damaged data."""
 
 
 class _Given(NamedTuple):
-    """A message, and the connection that it came by: it is acknowledged there or nowhere."""
+    """A message and its connection, the only one that can acknowledge it."""
 
     connection: int
     tag: int
@@ -63,11 +63,7 @@ class _Place:
         return f"rabbitmq {self.queue} at {parameters.host}:{parameters.port}"
 
     def connect(self) -> tuple[BlockingConnection, Any]:
-        """Connect to the queue, and retry for ``dataset.retry_s``; return a channel too.
-
-        Raises:
-            QueueTrouble: The broker refuses, lacks the queue, or stays away.
-        """
+        """Connect to the queue, retrying for ``dataset.retry_s``; return connection and channel."""
         import pika
         from pika import exceptions
 
@@ -109,23 +105,23 @@ class _Place:
 class RabbitSource(MessageSource):
     """Messages of a RabbitMQ queue; each goes to one reader, at least once.
 
-    A message is acknowledged when a checkpoint holds the step that trained on it. The broker
-    delivers the others again, to this run when it resumes, or to another reader. Two runs get
+    A message is acknowledged when a checkpoint contains the step that trained on it. The broker
+    redelivers the others, to this run when it resumes, or to another reader. Two runs get
     different messages, so only their count is exact.
 
     Args:
         url: ``amqp://user@host:5672/vhost``, or ``env:NAME``, a variable that holds it.
-        queue: The queue, which has to exist.
-        value: The field that a message is, or ``json``: an object whose items are the fields.
-        label: Where the label is: ``key`` (the routing key), or the name of a header; None: among
-            the fields.
+        queue: The queue, which must exist.
+        value: The field that a message holds, or ``json``: an object whose items are the fields.
+        label: The place of the label: ``key`` (the routing key), or the name of a header; None:
+            among the fields.
         classes: Class names by id, or their number; None: labels are ids.
         paths: Fields of objects that name files.
         base64: Fields of objects that hold bytes, in base64.
         root: The folder that paths are relative to and must not leave.
         count: Messages of an epoch; None: any number.
-        idle_s: Seconds without a message after which an epoch ends; None: it waits. They count
-            only while the broker answers and the queue is empty.
+        idle_s: Seconds without a message after which an epoch ends; None: wait for messages. Only
+            time when the broker answers and the queue is empty counts.
     """
 
     reopens = False
@@ -152,7 +148,7 @@ class RabbitSource(MessageSource):
         self._place = _Place(from_environment(url, setting="dataset.source.url"), queue, label)
         self._name = str(self._place)
         self._feed: _Feed | None = None
-        self._before: list[_Given] = []  # of the last epoch, in no batch
+        self._before: list[_Given] = []  # of the last epoch, not in any batch
         self._taken: list[_Given] = []  # in this epoch, not acknowledged
         self._first = 0  # position of the first of them
         self._acknowledges = False
@@ -168,18 +164,18 @@ class RabbitSource(MessageSource):
         return {**vars(self), "_feed": None, "_before": [], "_taken": []}
 
     def shards(self, epoch: int) -> list[str]:
-        """List the queue."""
+        """Return the queue's name."""
         return [self._place.queue]
 
     def count(self, shard: str) -> int:
-        """Count the messages of an epoch, so that a resumed run does not wait for earlier ones."""
+        """Return the messages of an epoch, so that a resumed run skips earlier messages unread."""
         return self.most or maxsize
 
     def read(self, shard: str, start: int) -> Generator[Message | BadRecord]:
-        """Read the messages of an epoch, first those that went into no batch of the last one.
+        """Read the messages of an epoch, first the last epoch's messages that were not in a batch.
 
         Raises:
-            QueueTrouble: The queue was idle from the beginning, or the broker stays away.
+            QueueTrouble: The queue was idle from the start, or the broker stays away.
         """
         if self._feed is None:
             self._feed = _Feed(self._place)
@@ -205,7 +201,7 @@ class RabbitSource(MessageSource):
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def acknowledge(self, records: int) -> None:
-        """Acknowledge the first `records` of the epoch that is read: a checkpoint holds them."""
+        """Acknowledge the first `records` of the current epoch, which a checkpoint contains."""
         self._acknowledges = True
         taken = self._taken[: max(0, records - self._first)]
         del self._taken[: len(taken)]
@@ -248,7 +244,7 @@ class _Feed(threading.Thread):
     for a checkpoint.
 
     Attributes:
-        empty: When the broker first and last answered that the queue is empty, or zeros.
+        empty: First and last time that the broker reported an empty queue, or zeros.
     """
 
     def __init__(self, place: _Place) -> None:
@@ -264,11 +260,7 @@ class _Feed(threading.Thread):
         self._connections = self._received = self._wanted = 0
 
     def take(self) -> _Given | None:
-        """Take the next message; None: there is none yet.
-
-        Raises:
-            QueueTrouble: None will come.
-        """
+        """Take the next message; None if there is none yet."""
         try:
             given = self._ready.get(timeout=0 if self._trouble else _TICK_S)
         except queue.Empty:
@@ -276,11 +268,11 @@ class _Feed(threading.Thread):
                 raise QueueTrouble(self._trouble) from None
             return None
         if self._ready.qsize() == _AHEAD // 2:
-            self._call(lambda: None)  # wakes it up, to ask for more
+            self._call(lambda: None)  # wakes the thread to request more
         return self.still_valid(given)
 
     def still_valid(self, given: _Given) -> _Given | None:
-        """Return a message of the current connection; the broker delivers others again."""
+        """Return a message of the current connection, or None; the broker redelivers others."""
         return given if given.connection == self._connections else None
 
     def acknowledge(self, taken: list[_Given]) -> None:
@@ -293,13 +285,13 @@ class _Feed(threading.Thread):
         self._call(send)
 
     def end(self) -> None:
-        """Close the connection; the broker delivers what was not acknowledged to others."""
+        """Close the connection; the broker redelivers unacknowledged messages."""
         self._ended = True
         self._call(lambda: None)
         self.join(_END_S)
 
     def run(self) -> None:
-        """Receive messages; connect again when a connection is lost."""
+        """Receive messages; reconnect when a connection is lost."""
         from pika import exceptions
 
         try:
@@ -362,7 +354,7 @@ class _Feed(threading.Thread):
         """Call a function in the thread of the connection, if there is one."""
         from pika import exceptions
 
-        # A connection may be lost at any time: its messages come again.
+        # A connection may be lost at any time; the broker then redelivers its messages.
         with suppress(exceptions.AMQPError):
             if self._connection is not None and self._connection.is_open:
                 self._connection.add_callback_threadsafe(what)
@@ -395,7 +387,7 @@ def _parameters(url: str) -> URLParameters:
 
 
 def _cause(error: Exception) -> str:
-    """Return the message of the innermost error that pika reports, in a line."""
+    """Return the message of the innermost error that pika reports, as one line."""
     inner: Any = error
     while getattr(inner, "args", None) and isinstance(inner.args[0], Exception):
         inner = inner.args[0]

@@ -1,4 +1,4 @@
-"""Records in the rows of Arrow files."""
+"""Read and write records in the rows of Arrow files."""
 
 from __future__ import annotations
 
@@ -23,23 +23,21 @@ from penstock.datasets.files.data_files import DataFiles
 from penstock.datasets.files.ipc_sizes import file_fault, message_fault
 
 _MAGIC = b"ARROW1"
-_MAPPED_BATCH_BYTES = 4096  # of the objects that point into the file
+_MAPPED_BATCH_BYTES = 4096  # of the objects that point into the file, for each batch
 _OPEN_BYTES = 64 << 10  # of the objects around a mapping
 
 
 class ArrowFile(TableFile):
     """A mapped IPC file or stream, whose groups are its record batches.
 
-    The batches of a stream are found when it is opened.
+    Opening a stream finds its batches.
 
     Args:
-        path: The file.
-        max_bytes: The size of the largest record; compressed batches must not become absurdly
-            larger.
+        max_bytes: Maximum bytes of a record; compressed batches must not become absurdly larger.
 
     Raises:
-        RecordError: It is neither, or is cut short.
-        FileNotFoundError: There is no such file.
+        RecordError: The file is neither, or is truncated.
+        FileNotFoundError: The file is missing.
     """
 
     size_bytes = _OPEN_BYTES
@@ -71,13 +69,13 @@ class ArrowFile(TableFile):
 
     @cached_property
     def counts(self) -> list[int]:  # type: ignore[override]
-        """Rows of the batches; compressed ones are decompressed for it."""
+        """Return the rows of the batches; decompresses compressed batches."""
         return [self._batch(number).num_rows for number in range(self.num_groups)]
 
     def read(
         self, group: int, columns: Sequence[str], images: Collection[str] = ()
     ) -> tuple[Any, int]:
-        """Map columns of a record batch; compressed ones take memory."""
+        """Map columns of a record batch; compressed columns take memory."""
         import pyarrow as pa
 
         from penstock.datasets.columnar.group import damage
@@ -105,14 +103,10 @@ class ArrowFile(TableFile):
 
 
 def saved_files(folder: str, *, where: str) -> DataFiles | None:
-    """The files of a saved data set, or None if `folder` is none.
-
-    Args:
-        folder: Any folder.
-        where: The storage, for messages.
+    """Return the files of a saved data set, or None for other folders.
 
     Raises:
-        ValueError: It is damaged, or holds several splits.
+        ValueError: The data set is damaged, or holds several splits.
     """
     if os.path.isfile(os.path.join(folder, "dataset_dict.json")):
         splits = _read_json(folder, "dataset_dict.json", "splits", where=where)
@@ -157,7 +151,7 @@ def _read_json(folder: str, name: str, item: str, *, where: str) -> list[Any]:
 
 
 class Arrow(TableForm):
-    """Arrow IPC files; the options are those of `ArrowStorage`."""
+    """Arrow IPC files; see `ArrowStorage` for the options."""
 
     name = "arrow"
     endings = (".arrow", ".feather", ".ipc")
@@ -173,33 +167,33 @@ class Arrow(TableForm):
 class ArrowStorage(TableStorage):
     """Arrow IPC files and streams: every row is a record, every column a field of its name.
 
-    The files are mapped into memory, and a row costs its own bytes alone; where the buffers are
-    compressed, it costs its whole record batch, and those used last are kept. Before a process
-    first uses a record batch it checks that all its places lie inside.
+    The files are mapped into memory, and a row costs only its own bytes. In compressed files it
+    costs its whole record batch, and the last batches stay cached. Before a process
+    first uses a record batch, it checks that all offsets lie inside.
 
     Image structs of ``bytes`` and ``path``, as the public hubs write them, give their bytes; lists
-    of numbers are arrays, times whole numbers in the column's unit.
+    of numbers are arrays, times integers in the column's unit.
 
     Args:
-        path: A file (Feather, version 2, is one); a folder of ``.arrow``, ``.feather`` or ``.ipc``
-            files, or one that ``save_to_disk`` of the public hub wrote; or a pattern such as
+        path: A file (including Feather, version 2); a folder of ``.arrow``, ``.feather`` or
+            ``.ipc`` files, or a folder of the public hub's ``save_to_disk``; or a pattern such as
             ``train-*.arrow``.
-        image_column: The column of the field ``image``: images, or texts that are the paths of
-            files; None: ``image``, or the only one with images.
-        label_column: The column of the field ``label``: class ids or names; None: ``label``, or
-            the only one that the hub's metadata calls class labels; an empty text: no labels.
-        key_column: The column of the keys; None: ``key``, else the images' paths, or without these
-            the numbers of the rows, over all files in the order of their names.
-        length_column: Lists, whose elements are counted when the data is first opened, or whole
-            numbers: the index's column ``length``, by which samplers put like lengths together.
-            None: ``tokens``, where that is a column of lists.
-        columns: The columns that are read; None: all.
-        root: The folder, or URL, that the paths of images are relative to, and may not leave; None:
-            the folder of the files; where these are behind a URL, and so are copied, it is to be
-            named. ``/`` takes absolute paths.
-        follow_symlinks: Read images that lie elsewhere by a link.
+        image_column: The column of the field ``image``: images, or paths of files; None: ``image``,
+            or the only column of images.
+        label_column: The column of the field ``label``: class ids or names; None: ``label``, or the
+            only column of class labels in the hub's metadata; an empty text: no labels.
+        key_column: The column of the keys; None: ``key``, else the images' paths, else row numbers
+            over all files in the order of their names.
+        length_column: Lists, whose elements are counted on first use, or integers: the index's
+            column ``length``, by which samplers group similar lengths. None: ``tokens``, if it is a
+            column of lists.
+        columns: The columns to read; None: all.
+        root: The folder, or URL, of relative image paths, which these may not leave; None: the
+            folder of the files. Required for files behind a URL, which are copied. ``/`` allows
+            absolute paths.
+        follow_symlinks: Follow links of images to outside of `root`.
         classes: Class names by id; None: the names in the metadata, or in the labels.
-        cache_bytes: How much of compressed record batches is kept, for each process.
+        cache_bytes: Size of the cache of compressed record batches of each process.
     """
 
     name = "arrow"
@@ -217,10 +211,9 @@ class ArrowWriter(TableWriter):
 
     Args:
         group_rows: Records of a record batch.
-        part_records: The most records of a file.
-        compression: Of all columns: worth it for arrays and texts, and not for images' files. None:
-            as they are, so that a record is read from the mapped file by itself, and not with its
-            whole record batch.
+        part_records: Maximum records of a file.
+        compression: Of all columns: worth it for arrays and texts, but not for image files. None:
+            uncompressed, so that a record is read without the rest of its record batch.
     """
 
     ending = ".arrow"

@@ -1,4 +1,4 @@
-"""Check that the data of a config exists, and what its streams can do."""
+"""Check that the data of a config exists, and that its streams support the config."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.core.user_errors import Problem, nearest_path
 from penstock.datasets.files.byte_streams import is_read_once, missing_path
 
 GENERATED = ("demo", "demo_sequences", "demo_sounds", "demo_table", "demo_prices")
-"""Names of generated data, in place of a path."""
+"""Names of generated data, given in place of a path."""
 _PARTS = ("dataset.val_path", "dataset.test_path")
 
 
@@ -46,7 +46,7 @@ def _not_found(key: str, path: str) -> str:
 
 @checks("source", needs=("dataset.source",))
 def source_of_stream(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse parts and epochs that a stream lacks, and a queue in another order than its own.
+    """Refuse parts and epochs that a stream lacks, and unordered reading of a queue.
 
     A checkpoint acknowledges the messages of a queue in the order of the queue.
     """

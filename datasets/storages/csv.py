@@ -1,6 +1,6 @@
-"""Records in the rows of a CSV file, with images in files beside it.
+"""Read records in the rows of a CSV file, with images in files beside it.
 
-The file is parsed once into a mapped Arrow file of the machine's cache, and read from there.
+The file is parsed once into an Arrow file in the machine's cache, which all reads map.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ ColumnType = Literal["int", "float", "str"]
 _IMAGE_COLUMNS = ("image", "file_name", "filename", "path")
 _BLOCK_BYTES = 1 << 25  # no row may be longer
 _BOM = b"\xef\xbb\xbf"
-_MOST_TEXTS = 1 << 16  # of a column that is stored as a dictionary
+_MOST_TEXTS = 1 << 16  # distinct texts of a dictionary column
 _ODD_SHARE = 0.05
-_PARSER = 1  # raise it where the same file gives other columns
+_PARSER = 1  # raise it when the same file gives other columns
 # A code such as 007 is text.
 _INTEGER = r"^[+-]?(0|[1-9][0-9]{0,17})$"
 _FLOAT = r"^[+-]?(((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|inf)$"
@@ -54,7 +54,7 @@ _TYPED = {"int": re.compile(r"[+-]?[0-9]{1,18}"), "float": re.compile(r"[^_]+")}
 
 @dataclass(frozen=True, repr=False)
 class Csv(TableForm):
-    """CSV files; the options are those of `CsvStorage`."""
+    """CSV files; see `CsvStorage` for the options."""
 
     types: tuple[tuple[str, ColumnType], ...] = ()
     missing: tuple[str, ...] = MISSING
@@ -71,17 +71,17 @@ class Csv(TableForm):
         return opened
 
     def scan(self, file: RangeFile, file_bytes: int, name: str, max_bytes: int) -> Table:
-        """Add the parser's doubts to the table."""
+        """Add the parser's warnings to the table."""
         table = super().scan(file, file_bytes, name, max_bytes)
         doubts = ArrowFile(file.path, max_bytes).schema.metadata[b"doubts"]
         return replace(table, meta={**table.meta, "doubts": json.loads(doubts)})
 
     def roles(self, schema: Any) -> Roles:
-        """Find the roles of the columns, the image and the label by their names."""
+        """Find the roles of the columns; image, label and key by name."""
         return super(Csv, self.named(schema.names)).roles(schema)
 
     def named(self, header: Sequence[str]) -> Csv:
-        """Name the columns of the image, the label and the key."""
+        """Choose the columns of the image, the label and the key."""
         image = self.image_column or next((n for n in _IMAGE_COLUMNS if n in header), None)
         label = self.label_column
         if label is None and "label" in header:
@@ -92,18 +92,13 @@ class Csv(TableForm):
 
 @dataclass(frozen=True)
 class ParsedFiles(DataFiles):
-    """CSV files, each read from its parsed copy.
-
-    Attributes:
-        form: How they are parsed.
-        parsed: Paths of the copies, by name.
-    """
+    """CSV files, each read from its parsed copy in `parsed`."""
 
     form: Csv
     parsed: dict[str, str] = field(default_factory=dict)
 
     def open(self, name: str) -> RangeFile:
-        """Open the parsed copy of a file, which is made where there is none."""
+        """Open the parsed copy of a file; parse the file if the copy is missing."""
         if name not in self.parsed:
             source = os.path.join(self.root, name)
             mark = self.marks[self.names.index(name)]
@@ -139,28 +134,26 @@ class CsvStorage(TableStorage):
     """A CSV file: every row is a record, every column a field of its name.
 
     The first line names the columns. A column may hold the paths of image files, which are read
-    with their records. The file is parsed when it is first opened; from then on, all processes map
-    its columns in the cache, until the file changes. A run keeps reading the columns that it has
-    opened.
+    with their records. The file is parsed on first use; all processes map its columns from the
+    cache, until the file changes. A run keeps reading the columns that it opened first.
 
     Args:
         path: The file; with ``train.csv`` and ``val.csv``, their folder.
-        image_column: The column of the images' paths, read into the field ``image``; None:
-            ``image``, ``file_name``, ``filename`` or ``path``, whichever there is first.
+        image_column: The column of the images' paths, read into the field ``image``; None: the
+            first of ``image``, ``file_name``, ``filename`` and ``path`` that exists.
         label_column: The column of the field ``label``: class ids or names; None: ``label``; an
             empty text: no labels.
-        key_column: The column of the keys; None: ``key``, else the images' paths, or without these
-            the numbers of the rows.
-        columns: The other columns that are read; None: all.
+        key_column: The column of the keys; None: ``key``, else the images' paths, else row numbers.
+        columns: The other columns to read; None: all.
         types: ``int``, ``float`` or ``str`` by column; None: the narrowest that holds all values.
-        missing: Texts that stand for a missing value, which is NaN among numbers (whole ones are
-            floats then) and None among texts.
-        root: The folder that the paths of images are relative to, and may not leave; None: the
-            file's own. ``/`` takes absolute paths.
-        follow_symlinks: Read images that lie elsewhere by a link.
+        missing: Texts of a missing value, which is NaN among numbers (integers become floats) and
+            None among texts.
+        root: The folder of relative image paths, which these may not leave; None: the file's
+            folder. ``/`` allows absolute paths.
+        follow_symlinks: Follow links of images to outside of `root`.
         delimiter: The mark between values; None: a tab in ``.tsv`` files, else a comma, or the
             semicolon or tab of a first line without commas.
-        classes: Class names by id; None: those found, sorted (numbers are ids already).
+        classes: Class names by id; None: the classes found, sorted (numbers are ids already).
     """
 
     name = "csv"
@@ -220,7 +213,7 @@ class CsvStorage(TableStorage):
         return ParsedFiles(root, (name,), (mark,), self.form)
 
     def learn(self, metadata: dict[str, Any]) -> None:
-        """Keep the parsed file, and report what may have been meant otherwise."""
+        """Store the parsed file, and warn of doubtful values."""
         super().learn(metadata)
         for name, file in zip(self._files.names, metadata["files"], strict=True):
             self._files.open(name)
@@ -228,7 +221,7 @@ class CsvStorage(TableStorage):
                 _warn_once(f"{self}: {doubt}")
 
     def read_paths(self) -> list[str]:
-        """The folder of the images: the rows are in the cache."""
+        """Return the folder of the images; the rows are in the cache."""
         return [] if self._meta["roles"]["paths"] is None else [self._image_root]
 
     def _place_of(self, name: str, row: int) -> str:
@@ -279,7 +272,7 @@ class _Parser:
             file.write_table(table)
 
     def row(self, row: int) -> tuple[int, list[str]]:
-        """Return the line that a row begins in, and its values."""
+        """Return the first line of a row, and its values."""
         return next(itertools.islice(self._rows(), row + 1, None))
 
     def _rows(self) -> Iterator[tuple[int, list[str]]]:
@@ -356,7 +349,7 @@ class _Parser:
             )
 
     def _typed(self, name: str, texts: Any, kind: ColumnType | None) -> Any:
-        """Return a column by its type, given or the narrowest that holds every value."""
+        """Convert a column to its type, given or the narrowest that holds every value."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -386,7 +379,7 @@ class _Parser:
         return pa.array(values, pa.int64() if kind == "int" else pa.float64())
 
     def _note_odd(self, name: str, texts: Any, is_number: Any) -> None:
-        """Note a text where nearly all values are numbers; a code such as 007 is no such text."""
+        """Note a text in a column of numbers, except codes such as 007."""
         import pyarrow.compute as pc
 
         odd = texts.filter(pc.invert(is_number)).drop_null()
@@ -408,10 +401,11 @@ class _Parser:
 
 
 def _is_strict(data: bytes, delimiter: str) -> bool:
-    """Whether every quote opens or ends a value, and no line ends in a carriage return alone.
+    """Return whether all readers agree on a file.
 
-    All readers agree on such files. Quotes come in pairs: the first of a pair is at the start of a
-    value or, in an escaped quote, right behind the last of another pair.
+    Every quote opens or ends a value, and no line ends in a carriage return alone. Quotes come
+    in pairs: the first of a pair starts a value, or follows the last of another pair in an
+    escaped quote.
     """
     if data.count(b"\r") != data.count(b"\r\n"):
         return False
@@ -431,7 +425,7 @@ def _is_strict(data: bytes, delimiter: str) -> bool:
 
 
 def _number(text: str, kind: ColumnType) -> int | float:
-    """Convert a text to its type; Python allows 1_0, and whole numbers of any length."""
+    """Convert a text to its type; refuses 1_0 and long integers, which Python accepts."""
     if _TYPED[kind].fullmatch(text) is None:
         raise ValueError(text)
     return int(text) if kind == "int" else float(text)
@@ -447,5 +441,5 @@ def _is_code(text: str) -> bool:
 
 @cache
 def _warn_once(text: str) -> None:
-    """Both splits of a run may open the same file."""
+    """Log a warning once, although both splits of a run may open the same file."""
     _log.warning("%s", text)

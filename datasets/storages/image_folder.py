@@ -1,4 +1,4 @@
-"""Read image files in a folder, and write them into the folders of their classes."""
+"""Read image files in a folder, and write them into a folder for each class."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from penstock.datasets.records.labels import (
 )
 from penstock.datasets.records.memory_index import MemoryIndex
 
-_NAME_BYTES = 255  # the most that file systems take
+_NAME_BYTES = 255  # the limit of file systems
 _PATH_BYTES = 2048
 _CHUNK = 1 << 16
 
@@ -49,28 +49,26 @@ _CHUNK = 1 << 16
 class ImageFolder(FolderStorage):
     """Image files below a folder, found by a scan or named by a pattern.
 
-    Records have the fields ``image`` (the file's bytes) and, with labels, ``label``; with other
-    `endings`, ``audio``, or the ending. Their keys
-    are paths relative to the folder. Empty and unreadable files stay records and are reported
-    as bad samples when they are used.
+    Records have the fields ``image`` (the file's bytes) and, with labels, ``label``. With other
+    `endings`, the field is ``audio``, or the ending. Keys are paths relative to the folder.
+    Empty and unreadable files stay records and are reported as bad samples on use.
 
     Args:
         path: The folder, or its URL.
-        labels: ``folder`` (the first folder below `path`, where there are any), ``filename``, the
-            path of a CSV, or None.
+        labels: ``folder`` (the first folder below `path`, if any), ``filename``, the path of a CSV,
+            or None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
-        label_columns: Of the CSV: the columns of the files' paths below `path`, with or without
-            their ending, and of their labels.
-        unlabelled: Files that the CSV has no row for are left out (``leave_out``), or are an
-            ``error``. None: they are left out, which is said, and are an error where they are more
-            than half.
-        pattern: Names in place of a scan, such as ``img_{:07d}.jpg``: nothing is stored for a
-            file. With the default labels, a pattern without a folder has none.
+        label_columns: For a CSV: the column of the files' paths below `path`, with or without their
+            ending, and the column of their labels.
+        unlabelled: Drop files without a row in the CSV (``leave_out``), or raise an ``error``.
+            None: drop and report them, but raise if they are more than half.
+        pattern: File names in place of a scan, such as ``img_{:07d}.jpg``, which stores nothing for
+            each file. With the default labels, a pattern without a folder gives no labels.
         count: The number of files that `pattern` names.
-        start: The number of the first of them.
-        classes: Class names by id; None: those found, sorted (numbers by their value).
-        follow_symlinks: Take linked files and folders.
-        hidden: Take what begins with a dot.
+        start: The number in the first file name.
+        classes: Class names by id; None: the classes found, sorted (numbers by their value).
+        follow_symlinks: Include linked files and folders.
+        hidden: Include names that begin with a dot.
         endings: Endings of image files, in any case.
     """
 
@@ -112,28 +110,28 @@ class ImageFolder(FolderStorage):
 
     @property
     def marks_records(self) -> bool:  # type: ignore[override]
-        """Whether the files are listed, and not made up by a pattern."""
+        """Return whether a scan lists the files, rather than a pattern."""
         return self.pattern is None
 
     def mark(self) -> Any:
-        """State of the CSV of the labels; a URL is listed only where no pattern names the files."""
+        """Return the state of the labels' CSV; a URL is listed only without a pattern."""
         if self.pattern is not None and is_url(self.path):
             return [None, self.labels.csv_version()]
         return super().mark()
 
     def is_current(self, index: Index, mark: Any) -> bool:
-        """Whether neither the CSV nor any folder has changed."""
+        """Return whether the CSV and all folders are unchanged."""
         if self.pattern is not None:
             return bool(index.metadata.get("mark") == mark)
         return super().is_current(index, mark)
 
     def nothing(self, found: Scan) -> str:
-        """Say which other files there are."""
+        """Explain that no images were found, and list the other files."""
         remedy = "set dataset.storage.path, or take another dataset=..."
         return no_images(found.others, self.endings, remedy)
 
     def remedy(self) -> str:
-        """Find the folder in a list of files."""
+        """Return the option to set, with the folder that a list of files names."""
         return f"set dataset.storage.path{_folder_beside(self.path)}"
 
     def _check_pattern(self, pattern: str) -> None:
@@ -154,7 +152,7 @@ class ImageFolder(FolderStorage):
             )
 
     def scan(self) -> IndexContent:
-        """Find the files, or make their names, and their labels."""
+        """Find the files, or generate their names, and their labels."""
         if self.pattern is None:
             return super().scan()
         return self.labelled({
@@ -163,7 +161,7 @@ class ImageFolder(FolderStorage):
         })  # fmt: skip
 
     def labelled(self, content: IndexContent) -> IndexContent:
-        """Add the labels; files beside one another have no class."""
+        """Add the labels; files outside of class folders stay unlabelled."""
         keys = content.get("keys") or [self.pattern or ""]
         if self.labels.source == "folder" and not any("/" in os.fsdecode(key) for key in keys):
             return content
@@ -171,9 +169,9 @@ class ImageFolder(FolderStorage):
 
 
 def _folder_beside(path: str) -> str:
-    """Return what to type in place of a file that names folders of images, or an empty text.
+    """Return the text that replaces a file naming folders of images, or an empty text.
 
-    It is YOLO's ``data.yaml``, or a list of image files.
+    The file is YOLO's ``data.yaml``, or a list of image files.
     """
     name, file = os.path.basename(path), Path(path)
     try:
@@ -202,12 +200,11 @@ def _folder_beside(path: str) -> str:
 
 @register("writer", "image_folder")
 class ImageFolderWriter:
-    """A folder for each class, and in it the images' files, which keep their bytes.
+    """A folder for each class, with the image files, which keep their bytes.
 
-    Keys are the files' paths and have to be such paths already, ``<class>/<name>.jpg``, as those of
-    records are that came from folders: nothing else would tell a record's key or class. So
-    classes are in the order of their names, records in that of their keys, and each has an image
-    file and a label, and nothing beside.
+    Keys are the files' paths and must have the form ``<class>/<name>.jpg``, as keys of records
+    from folders have. Classes must be sorted by name and records by key, and each record has an
+    image file, a label, and no other field.
     """
 
     version = 1
@@ -220,7 +217,7 @@ class ImageFolderWriter:
     storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Check that all keys can be paths, and the samples be held."""
+        """Check that all keys can be paths, and that the writer can store the samples."""
         keys = list(_all_keys(plan))
         _refuse_paths(keys)
         for one, other in pairwise(keys):
@@ -247,10 +244,10 @@ class ImageFolderWriter:
         return Written(files=tuple(names))
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Nothing: the files are in their places."""
+        """Do nothing: the files are in place."""
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Check that every class still has a file, where some could not be read."""
+        """Check that every class still has a file, since unreadable records are missing."""
         _refuse_classes(written_keys(plan, summaries), plan)
 
 
@@ -260,7 +257,7 @@ def _all_keys(plan: PackPlan) -> Iterator[bytes]:
 
 
 def _refuse_paths(keys: Sequence[bytes]) -> None:
-    """Refuse keys that are no names of image files, or of which two may be one file."""
+    """Refuse keys that are not names of image files, or that may name one file twice."""
     files: dict[str, bytes] = {}
     folders: dict[str, bytes] = {}
     for key in keys:
@@ -292,7 +289,7 @@ def _problem(key: bytes) -> str | None:
 
 
 def _refuse_classes(keys: Sequence[bytes], plan: PackPlan) -> None:
-    """Refuse classes that would have other ids where they are found as folders."""
+    """Refuse classes whose ids would change when they are found as folders."""
     texts = [key.decode("utf-8", "backslashreplace") for key in keys]
     _, found = class_ids(names_from_folders(texts, where="pack"), None, where="pack")
     if tuple(found) == tuple(plan.class_names or ()):
@@ -304,7 +301,7 @@ def _refuse_classes(keys: Sequence[bytes], plan: PackPlan) -> None:
 
 
 def _content(record: Record, plan: PackPlan) -> bytes:
-    """A record's file."""
+    """Return a record's image file; refuse other fields."""
     if extra := sorted(record.fields.keys() - {"image", "label"}):
         raise _refusal(f"{record.key!r} has a field {extra[0]!r}")
     image, label = record.fields.get("image"), record.fields.get("label")
@@ -319,7 +316,7 @@ def _content(record: Record, plan: PackPlan) -> bytes:
 
 
 def _folded(path: bytes) -> str:
-    """Fold a path as file systems may: two that are alike then may be one."""
+    """Fold a path as file systems may: equal results may be one file."""
     text = path.decode("utf-8", "surrogateescape")
     return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
 
@@ -335,18 +332,18 @@ def _refusal(what: str) -> ValueError:
 
 @register("storage", "image_files")
 class ImageFiles:
-    """Image files by their paths, without labels, in the order in which they are listed.
+    """Image files by their paths, without labels, in the given order.
 
     Records have the field ``image`` (the file's bytes); their keys are the paths as given.
 
     Args:
-        paths: The files, or their URLs; one that stands twice is taken once.
+        paths: The files, or their URLs; duplicates are dropped.
     """
 
     def __init__(self, paths: list[str]) -> None:
         paths = list(dict.fromkeys(paths))
         self.paths = [absolute_path(os.path.expanduser(path)) for path in paths]
-        # A file that is not there is a bad record, and says so where it is read.
+        # A missing file is a bad record, reported when it is read.
         sizes = {path: os.path.getsize(path) for path in self.paths if os.path.exists(path)}
         self._behind = [path for path in self.paths if is_url(path)]
         for url, found in zip(self._behind, side_by_side(find_file, self._behind), strict=True):
@@ -360,11 +357,11 @@ class ImageFiles:
         return f"image_files of {len(self)} files"
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read files; one that is gone or forbidden is a bad record.
+        """Read files; a missing or forbidden file is a bad record.
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.
-            OSError: The disk has trouble that did not pass.
+            OSError: A disk error persisted.
         """
         rows = np.asarray(indices, np.int64).tolist()
         return list(read_each(self._read, rows, place=self._behind[0] if self._behind else ""))
@@ -379,5 +376,5 @@ class ImageFiles:
             return BadRecord(row, key, str(error))
 
     def fingerprint(self) -> str:
-        """Hash of the paths as given, and of the files' sizes."""
+        """Return a hash of the paths as given and the files' sizes."""
         return self.index.fingerprint()

@@ -1,4 +1,4 @@
-"""Many `.npy` and `.npz` files of one or more samples each."""
+"""Read and write many `.npy` and `.npz` files of one or more samples each."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ from penstock.datasets.files.zip_members import (
 from penstock.datasets.records.labels import FileLabels, Unlabelled
 
 _LOCAL_HEADER = struct.Struct("<26x2H")
-# The header of a .npy file has at most 10,000 bytes for NumPy.
+# NumPy accepts headers of at most 10,000 bytes.
 _HEAD_BYTES = 1 << 14
-# Numbers, and text of a fixed width.
+# Kinds of numbers, and text of a fixed width.
 _KINDS = "biufcSU"
 
 
 class NpyForm(ArrayForm):
-    """`.npy` files, one array each, and `.npz` archives of these."""
+    """`.npy` files, one array each, and `.npz` archives."""
 
     name = "npy_shards"
     endings = (".npy", ".npz")
@@ -57,7 +57,7 @@ class NpyForm(ArrayForm):
     def columns(
         self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
     ) -> Columns:
-        """Map the array of a `.npy` file, or the arrays of an archive; compressed: `Unread`."""
+        """Map the array of a `.npy` file or the arrays of an archive; compressed: `Unread`."""
         status = retried(lambda: os.stat(path), path=path, root=root)
         file = RangeFile(path, root=root)
         memory: mmap.mmap | None = None
@@ -87,7 +87,7 @@ class NpyForm(ArrayForm):
 
 
 class _Place(NamedTuple):
-    """Where an array lies in a file, or, if its member is compressed, in that."""
+    """Place of an array in a file, or, if `member` is compressed, in the member."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -97,7 +97,7 @@ class _Place(NamedTuple):
 
 @lru_cache(1 << 14)
 def _look(path: str, root: str, where: str, size: int, mtime_ns: int) -> dict[str | None, _Place]:
-    """Look at the headers in a file; kept, since shards are opened again and again."""
+    """Read the headers in a file; cached, since shards are opened repeatedly."""
     file = RangeFile(path, root=root)
     view: Any = RangeStream(file, size)
     if not path.lower().endswith(".npz"):
@@ -159,35 +159,35 @@ def open_npy_shards(
     kinds: dict[str, str] | None = None,
     checksums: bool = False,
 ) -> Storage:
-    """Arrays in many `.npy` and `.npz` files; nothing in them is ever unpickled.
+    """Arrays in many `.npy` and `.npz` files; nothing is ever unpickled.
 
-    With `rows`, the first axis of an array is that of the samples. A `.npy` file holds one field
+    With `rows`, samples lie along the first axis. A `.npy` file holds one field
     of some of them: ``images_007.npy`` is the field ``image`` of shard 007, and
     ``labels_007.npy``, ``images/007.npy`` or ``007/images.npy`` belong to it. An `.npz` file is
-    a shard with a member for each field; members that are not compressed are mapped like files.
-    All shards have the same fields; where they agree in shape and type too, batches are taken as
-    a whole. Large rows are read-only views of the map. ``keys`` holds the keys; without
-    them a key is the number of the row. Values of differing lengths lie end to end in
-    ``texts_007.npy``, and ``texts.offsets_007.npy`` says where each begins and the last ends;
-    ``texts.shapes_007.npy`` has their shapes if they have more than one axis.
+    a shard with a member for each field; uncompressed members are mapped like files.
+    All shards have the same fields; if their shapes and types agree too, batches are read as
+    a whole. Large rows are read-only views of the map. ``keys`` holds the keys; the default is
+    row numbers. Values of differing lengths are concatenated in
+    ``texts_007.npy``, with their bounds in ``texts.offsets_007.npy``, and the shapes of values
+    with more than one axis in ``texts.shapes_007.npy``.
 
-    Without `rows`, a file is a sample: a `.npy` file the field ``array``, an `.npz` file a field
-    for each member. Keys are paths; labels come as in an image folder.
+    Without `rows`, a file is a sample: a `.npy` file has the field ``array``, an `.npz` file a
+    field for each member. Keys are paths; labels work as in an image folder.
 
     Args:
         path: A folder, a file, or a pattern.
         rows: Whether files hold samples along their first axis, or are one sample each.
-        labels: Without `rows`: ``folder``, ``filename``, the path of a CSV,
-            ``file`` (the files hold them; all are read once), or None.
+        labels: Without `rows`: ``folder``, ``filename``, the path of a CSV, ``file`` (labels inside
+            the files, which are all read once), or None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
-        label_columns: Of the CSV: the columns of the keys and of the labels.
+        label_columns: For a CSV: the columns of the keys and of the labels.
         unlabelled: Files without a row in the CSV; see `ImageFolder`.
-        classes: Class names by id; None: with `rows`, the lines of ``classes.txt``, or the
-            numbers; without, those found.
-        kinds: Kinds of fields of differing lengths, other than arrays: ``bytes``, ``text``
-            (UTF-8) or ``json``.
-        checksums: Compare the members of `.npz` files with their checksums when a process opens
-            a file, for which it reads all of it. Compressed ones always are.
+        classes: Class names by id; None: with `rows`, the lines of ``classes.txt``, or the numbers;
+            without, the classes found.
+        kinds: Kinds of fields of differing lengths, other than arrays: ``bytes``, ``text`` (UTF-8)
+            or ``json``.
+        checksums: Verify the members of `.npz` files when a process opens a file, which reads all
+            of it. Compressed members are always verified.
     """
     label_files = partial(FileLabels.of, labels, label_pattern, label_columns, unlabelled)
     return open_arrays(
@@ -200,12 +200,11 @@ def open_npy_shards(
 class NpyShardsWriter(ShardWriter):
     """A folder of ``image_00000.npy``, ``label_00000.npy``, ..., which `numpy.load` opens.
 
-    Values of differing shapes lie as `ShardWriter` says: ``image.offsets_00000``
-    and so on beside them.
+    For values of differing shapes, `ShardWriter` adds ``image.offsets_00000`` and so on.
     """
 
     def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """There is nothing that NumPy cannot save."""
+        """Accept all arrays: NumPy can save them."""
 
     def _write(
         self, folder: Path, number: int, arrays: Mapping[str, NDArray[Any]]

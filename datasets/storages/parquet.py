@@ -1,4 +1,4 @@
-"""Records in the rows of Parquet files."""
+"""Read and write records in the rows of Parquet files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _VALUE_BYTES = {"FLOAT": 4, "DOUBLE": 8, "INT64": 8}  # at least
 
 
 class Parquet(TableForm):
-    """Parquet files; the options are those of `ParquetStorage`."""
+    """Parquet files; see `ParquetStorage` for the options."""
 
     name = "parquet"
     endings = (".parquet", ".parq")
@@ -36,32 +36,31 @@ class Parquet(TableForm):
 class ParquetStorage(TableStorage):
     """Parquet files: every row is a record, every column a field of its name.
 
-    The format is read in row groups: a record costs the columns of its whole group. A batch reads
-    each group that it touches once, and the groups used last are kept, so reading in order costs
-    every group once. For shuffled reading, write small row groups (a hundred images), or give
-    the cache room for the data, or pack it.
+    The format is read by row group: a record costs the columns of its whole group. A batch reads
+    each group that it touches once, and the last groups stay cached, so reading in order reads
+    every group once. For shuffled reading, write small row groups (a hundred images), cache all
+    of the data, or pack it.
 
     Image structs of ``bytes`` and ``path``, as the public hubs write them, give their bytes; lists
-    of numbers are arrays, times whole numbers in the column's unit. Pages that have checksums are
-    compared with them.
+    of numbers are arrays, times integers in the column's unit. Page checksums are verified.
 
     Args:
         path: A file, a folder of ``.parquet`` files, or a pattern such as ``data/train-*.parquet``.
-        image_column: The column of the field ``image``: images, or texts that are the paths of
-            files; None: ``image``, or the only one with images.
-        label_column: The column of the field ``label``: class ids or names; None: ``label``, or
-            the only one that the hub's metadata calls class labels; an empty text: no labels.
-        key_column: The column of the keys; None: ``key``, else the images' paths, or without these
-            the numbers of the rows, over all files in the order of their names.
-        length_column: Lists, whose elements are counted when the data is first opened, or whole
-            numbers: the index's column ``length``, by which samplers put like lengths together.
-            None: ``tokens``, where that is a column of lists.
-        columns: The columns that are read; None: all.
-        root: The folder, or URL, that the paths of images are relative to, and may not leave; None:
-            the folder of the files. ``/`` takes absolute paths.
-        follow_symlinks: Read images that lie elsewhere by a link.
+        image_column: The column of the field ``image``: images, or paths of files; None: ``image``,
+            or the only column of images.
+        label_column: The column of the field ``label``: class ids or names; None: ``label``, or the
+            only column of class labels in the hub's metadata; an empty text: no labels.
+        key_column: The column of the keys; None: ``key``, else the images' paths, else row numbers
+            over all files in the order of their names.
+        length_column: Lists, whose elements are counted on first use, or integers: the index's
+            column ``length``, by which samplers group similar lengths. None: ``tokens``, if it is a
+            column of lists.
+        columns: The columns to read; None: all.
+        root: The folder, or URL, of relative image paths, which these may not leave; None: the
+            folder of the files. ``/`` allows absolute paths.
+        follow_symlinks: Follow links of images to outside of `root`.
         classes: Class names by id; None: the names in the metadata, or in the labels.
-        cache_bytes: How much of the row groups used last is kept, for each process.
+        cache_bytes: Size of the cache of row groups of each process.
     """
 
     name = "parquet"
@@ -70,7 +69,7 @@ class ParquetStorage(TableStorage):
 
 
 class ParquetFile(TableFile):
-    """A file by its footer; a reader for every call costs little, and threads cannot share one."""
+    """A file by its footer; each call opens a reader, since threads cannot share one."""
 
     def __init__(self, file: RangeFile, file_bytes: int, max_bytes: int) -> None:
         import pyarrow.parquet as pq
@@ -80,19 +79,19 @@ class ParquetFile(TableFile):
         self._file, self._file_bytes, self._max_bytes = file, file_bytes, max_bytes
         with damage():
             self._footer = pq.ParquetFile(self._view()).metadata
-            self._file.close()  # as after each read, because footers of many files are kept
+            self._file.close()  # as after each read, because many footers stay cached
             self.schema = self._footer.schema.to_arrow_schema()
             groups = [self._footer.row_group(n) for n in range(self._footer.num_row_groups)]
         self.num_groups = len(groups)
         self.counts = [group.num_rows for group in groups]
         self.content = [group.total_byte_size for group in groups]
         self.size_bytes = self._footer.serialized_size
-        self._checked: set[tuple[int | str, ...]] = set()  # groups, and columns of them
+        self._checked: set[tuple[int | str, ...]] = set()  # groups and their columns
 
     def read(
         self, group: int, columns: Sequence[str], images: Collection[str] = ()
     ) -> tuple[Any, int]:
-        """Read columns, and compare pages with their checksums."""
+        """Read columns, and verify page checksums."""
         import pyarrow.parquet as pq
 
         from penstock.datasets.columnar.group import damage
@@ -111,7 +110,7 @@ class ParquetFile(TableFile):
         return table, table.nbytes
 
     def has_nulls(self, group: int, name: str) -> bool:
-        """Look at the footer's count of nulls; without one, and for lists, at the values."""
+        """Return whether a column has nulls, by the footer's count or else by the values."""
         self._check(group, [name])
         about = [self._footer.row_group(group).column(n) for n in self._leaves([name])]
         counts = [column.statistics for column in about]
@@ -120,7 +119,7 @@ class ParquetFile(TableFile):
         return super().has_nulls(group, name)
 
     def _leaves(self, names: Sequence[str]) -> list[int]:
-        """Return the numbers of the stored columns of columns."""
+        """Return the numbers of the stored leaf columns of columns."""
         paths = [column.path for column in self._footer.schema]
         starts = tuple(f"{name}." for name in names)
         return [n for n, path in enumerate(paths) if f"{path}.".startswith(starts)]
@@ -131,8 +130,8 @@ class ParquetFile(TableFile):
 
         from penstock.datasets.columnar.group import damage
 
-        # The library looks at the footer's words about the columns, and no further: asked for
-        # them from Python, it ends the process by an exception of C++ where they are damaged.
+        # Make the library itself parse the footer's column metadata, and no data: accessed from
+        # Python, damaged metadata ends the process by a C++ exception.
         with suppress(_DataReached), damage():
             file = pq.ParquetFile(
                 _NoData(self._file_bytes), metadata=self._footer, buffer_size=4096
@@ -142,11 +141,11 @@ class ParquetFile(TableFile):
         for number in self._leaves(leaves):
             column = about.column(number)
             if column.physical_type != self._footer.schema.column(number).physical_type:
-                # The library ends the process when it is asked for the statistics.
+                # Reading the statistics would end the process.
                 raise RecordError(
                     f"column {column.path_in_schema!r} differs in type from the schema"
                 )
-            # Equal values are stored once, and take memory each.
+            # Equal values are stored once, but each takes memory.
             values = column.num_values * _VALUE_BYTES.get(column.physical_type, 1)
             size_bytes = max(column.total_uncompressed_size, values)
             stored_bytes = column.total_compressed_size
@@ -162,11 +161,11 @@ class ParquetFile(TableFile):
 
 
 class _DataReached(Exception):
-    """A library wants data of a file that gives none."""
+    """Raised when a library reads the data of a `_NoData` file."""
 
 
 class _NoData(RangeStream):
-    """A file that gives no data."""
+    """A file whose reads raise `_DataReached`."""
 
     def __init__(self, size_bytes: int) -> None:
         super().__init__(RangeFile("", root=""), size_bytes)
@@ -177,7 +176,7 @@ class _NoData(RangeStream):
 
 
 class _CountedView(RangeStream):
-    """A file whose reads count as requests of the thread that made it: Arrow has its own."""
+    """A file that counts reads as requests of the thread that made it, since Arrow has its own."""
 
     def __init__(self, file: RangeFile, size_bytes: int) -> None:
         super().__init__(file, size_bytes)
@@ -201,11 +200,10 @@ class ParquetWriter(TableWriter):
     lists, and all other fields are in the column ``penstock_rest``. Pages have checksums.
 
     Args:
-        group_rows: Records of a row group, which the format reads as one: few of them for
-            shuffled reading.
-        part_records: The most records of a file.
-        compression: Of all columns: worth it for arrays and texts, and not for images' files, which
-            are compressed already. None: as they are.
+        group_rows: Records of a row group, the unit of reading: small for shuffled reading.
+        part_records: Maximum records of a file.
+        compression: Of all columns: worth it for arrays and texts, but not for image files, which
+            are compressed already. None: uncompressed.
     """
 
     ending = ".parquet"

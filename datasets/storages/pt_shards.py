@@ -1,4 +1,4 @@
-"""Many `.pt` files of one or more samples each."""
+"""Read and write many `.pt` files of one or more samples each."""
 
 from __future__ import annotations
 
@@ -30,19 +30,14 @@ _REMEDY = "save tensors, or lists and dicts of them, with torch.save"
 
 
 def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int) -> Any:
-    """Load a file of `torch.save` onto the CPU, with mapped tensors; its code never runs.
+    """Load a file of `torch.save` onto the CPU, with mapped tensors; never runs its code.
 
-    Args:
-        path: The file.
-        root: The folder of the data set.
-        where: The file, for messages.
-        checksums: Read all of it, and compare it with its checksums.
-        max_bytes: The size of the largest record.
+    With `checksums`, reads the whole file and verifies it.
 
     Raises:
-        ValueError: It is damaged, of the old format, or loading it would run code; one line.
-        penstock.datasets.files.access.MissingFile: It is gone.
-        OSError: Trouble that did not pass.
+        ValueError: The file is damaged, of the old format, or would run code; one line.
+        penstock.datasets.files.access.MissingFile: The file is missing.
+        OSError: An I/O error persisted.
     """
     import torch
 
@@ -61,7 +56,7 @@ def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int
                 raise ValueError(
                     f"{where} is a program (TorchScript), which is never run; {_REMEDY}"
                 )
-            # The library does not compare mapped tensors; the other members are small.
+            # The library does not verify mapped tensors; the other members are small.
             if checksums or "/data/" not in member.name:
                 read_member(file, member, max_bytes=max_bytes)
     except RecordError as error:
@@ -69,7 +64,7 @@ def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int
         raise ValueError(f"{where}: {name}{error}{again}") from error
     try:
         return torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # of many kinds, for damage and for refused content
+    except Exception as error:  # of many types, for damage and for refused content
         if isinstance(error, OSError) or is_trouble(error):
             raise
         said = " ".join(str(error).split()).partition(" This file can still be loaded")[0]
@@ -79,10 +74,10 @@ def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int
 
 
 def to_array(tensor: torch.Tensor, where: str) -> NDArray[Any]:
-    """A tensor's memory as an array, read-only.
+    """Return a read-only array over a tensor's memory.
 
     Raises:
-        ValueError: There is no such array: it is sparse, quantized, or of a type of torch alone.
+        ValueError: The tensor is sparse, quantized, or of a type that only torch has.
     """
     try:
         array = tensor.detach().numpy()
@@ -97,7 +92,7 @@ def to_array(tensor: torch.Tensor, where: str) -> NDArray[Any]:
 
 
 class Items:
-    """Values of a list, by row: tensors as arrays."""
+    """Values of a list, by row; tensors become arrays."""
 
     def __init__(self, values: Sequence[Any], where: str) -> None:
         self._values = values
@@ -107,10 +102,10 @@ class Items:
         return len(self._values)
 
     def __getitem__(self, row: int) -> Any:
-        """One value.
+        """Return a value.
 
         Raises:
-            RecordError: It is none.
+            RecordError: Its type is unsupported.
         """
         try:
             return _plain(self._values[row], f"{self._where}: row {row}")
@@ -208,30 +203,29 @@ def open_pt_shards(
     classes: list[str] | None = None,
     checksums: bool = False,
 ) -> Storage:
-    """Tensors in many `.pt` files, mapped; nothing that takes running code is ever loaded.
+    """Tensors in many `.pt` files, mapped; files that would run code are refused.
 
     With `rows`, a file holds some of the samples. A dict of tensors [N, ...] or lists of N values
     is a shard with a field for each; so is a list of N dicts. A tensor or a list of tensors is
-    one field, and the file's name says which: ``images_007.pt`` is the field ``image`` of shard
+    one field, named by the file: ``images_007.pt`` is the field ``image`` of shard
     007, and ``labels_007.pt``, ``images/007.pt`` or ``007/images.pt`` belong to it. All shards
-    have the same fields; where they agree in shape and type too, batches are taken as a whole.
-    ``keys`` holds the keys; without them a key is the number of the row.
+    have the same fields; if their shapes and types agree too, batches are read as a whole.
+    ``keys`` holds the keys; the default is row numbers.
 
     Without `rows`, a file is a sample: a tensor is the field ``array``, a dict a field for each
-    of its values. Keys are paths; labels come as in an image folder.
+    of its values. Keys are paths; labels work as in an image folder.
 
     Args:
         path: A folder, a file, or a pattern.
         rows: Whether files hold samples along their first axis, or are one sample each.
-        labels: Without `rows`: ``folder``, ``filename``, the path of a CSV,
-            ``file`` (the files hold them; all are read once), or None.
+        labels: Without `rows`: ``folder``, ``filename``, the path of a CSV, ``file`` (labels inside
+            the files, which are all read once), or None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
-        label_columns: Of the CSV: the columns of the keys and of the labels.
+        label_columns: For a CSV: the columns of the keys and of the labels.
         unlabelled: Files without a row in the CSV; see `ImageFolder`.
-        classes: Class names by id; None: with `rows`, the lines of ``classes.txt``, or the
-            numbers; without, those found.
-        checksums: Compare a file with its checksums when a process opens it, for which all of it
-            is read.
+        classes: Class names by id; None: with `rows`, the lines of ``classes.txt``, or the numbers;
+            without, the classes found.
+        checksums: Verify a file when a process opens it, which reads all of it.
     """
     label_files = partial(FileLabels.of, labels, label_pattern, label_columns, unlabelled)
     return open_arrays(
@@ -243,8 +237,7 @@ def open_pt_shards(
 class PtShardsWriter(ShardWriter):
     """A folder of ``00000.pt``, ..., each a dict of tensors, which `torch.load` opens.
 
-    Values of differing shapes lie as `ShardWriter` says: ``image.offsets`` and so
-    on in the same dict.
+    For values of differing shapes, `ShardWriter` adds ``image.offsets`` and so on to the dict.
     """
 
     def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
@@ -268,11 +261,7 @@ class PtShardsWriter(ShardWriter):
 
 
 def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
-    """Tensors of arrays, in the machine's byte order.
-
-    Raises:
-        ValueError: torch has no such type.
-    """
+    """Convert arrays to tensors, in the machine's byte order."""
     import torch
 
     tensors = {}

@@ -1,6 +1,6 @@
-"""Image files in ZIP archives, and the archives that packing writes.
+"""Read image files in ZIP archives, and read and write packed archives.
 
-Packed archives have hidden members beside the image files: the other fields of a record stand
+Packed archives have hidden members beside the image files: a record's other fields, stored
 before its image, and a table of all records at the end.
 """
 
@@ -56,26 +56,26 @@ _NO_IMAGE = 255
 class ZipStorage(FileStorage):
     """Image files in ZIP archives, stored or deflated, with the layout of an image folder.
 
-    Records have the fields ``image`` (the member's bytes) and, with labels, ``label``; with other
-    `endings`, ``audio``, or the ending. Their keys
-    are the members' names below `folder`, in whichever archive they lie. Nothing is extracted: a
-    member is read from its place and compared with its checksum.
+    Records have the fields ``image`` (the member's bytes) and, with labels, ``label``. With other
+    `endings`, the field is ``audio``, or the ending. Keys are the members' names below `folder`,
+    over all archives. Nothing is extracted: a member is read from its place, and its checksum is
+    verified.
 
-    Packed archives hold keys, labels and other fields in hidden members, so that records come back
-    as they were, unless `folder` or `labels` say something else.
+    Packed archives hold keys, labels and other fields in hidden members, so that records
+    round-trip, unless `folder` or `labels` override them.
 
     Args:
         path: An archive, a folder of ``.zip`` files, or a pattern such as ``part-*.zip``.
-        folder: The folder in the archives that holds the images; what lies elsewhere is left out.
+        folder: The folder in the archives that holds the images; others are ignored.
         labels: ``folder`` (the first folder below `folder`), ``filename``, the path of a CSV, or
             None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
-        label_columns: Of the CSV: the columns of the keys and of the labels.
+        label_columns: For a CSV: the columns of the keys and of the labels.
         unlabelled: Members without a row in the CSV; see `ImageFolder`.
-        classes: Class names by id; None: those found, sorted (numbers by their value).
-        hidden: Take what begins with a dot.
+        classes: Class names by id; None: the classes found, sorted (numbers by their value).
+        hidden: Include names that begin with a dot.
         endings: Endings of image files, in any case.
-        checksums: Compare members with their checksums.
+        checksums: Verify the checksums of members.
     """
 
     def __init__(
@@ -122,10 +122,9 @@ class ZipStorage(FileStorage):
 
 @dataclass(frozen=True, repr=False)
 class Zip(Form):
-    """ZIP archives; the options are those of `ZipStorage`.
+    """ZIP archives; see `ZipStorage` for the options.
 
-    Attributes:
-        packed: Take the records of packed archives, and not their image files.
+    With `packed`, reads the records of packed archives, rather than their image files.
     """
 
     folder: str
@@ -174,7 +173,7 @@ class Zip(Form):
         return Table(keys, columns, classes, {"packed": True, "others": {}})
 
     def _key(self, name: str) -> str | None:
-        """Make the key of a member; None for other members."""
+        """Return the key of an image's member; None for other members."""
         folder = f"{self.folder}/" if self.folder else ""
         key = name.removeprefix(folder)
         dotted = tuple(f".{ending.lower().lstrip('.')}" for ending in self.image_endings)
@@ -186,7 +185,7 @@ class Zip(Form):
         return key
 
     def decode(self, data: memoryview, key: bytes, row: tuple[int, ...]) -> dict[str, Any]:
-        """Read the image of a record, and its other fields where it was packed with any."""
+        """Read the image of a record, and its other packed fields."""
         before, stored, size, image, crc32, method = row
         fields: dict[str, Any] = {}
         if before:
@@ -211,7 +210,7 @@ class Zip(Form):
         return None if True in packed else np.array(sorted(range(len(keys)), key=keys.__getitem__))
 
     def nothing(self, tables: Sequence[Table]) -> str:
-        """Say which endings the members have."""
+        """Explain which endings the members have."""
         others = sum((Counter(table.meta["others"]) for table in tables), Counter())
         return no_images(others, self.image_endings, "set dataset.storage.path or folder")
 
@@ -222,7 +221,7 @@ def _columns(places: Sequence[tuple[int, ...]]) -> dict[str, NDArray[Any]]:
 
 
 def _place(fields: Member | None, image: Member | None) -> tuple[int, ...]:
-    """Place a record, of which one member may be None: the values of `_PLACE`."""
+    """Return the values of `_PLACE` for a record; either member may be None."""
     first = fields or image
     if first is None:
         return 0, 0, 0, 0, 0, 0, 0, _NO_IMAGE
@@ -239,14 +238,14 @@ def _place(fields: Member | None, image: Member | None) -> tuple[int, ...]:
 
 @register("writer", "zip")
 class ZipWriter:
-    """A folder of ZIP archives, one for each part: image files in class folders, not compressed.
+    """A folder of uncompressed ZIP archives, one for each part: image files in class folders.
 
-    Images are members that any program can take out, named by their keys where these can be
-    names. A hidden member before an image holds the other fields of the record, and one at the
-    end the keys and labels of all.
+    Any program can extract the images, which are named by their keys where these are valid names.
+    A hidden member before an image holds the other fields of the record, and one at the end the
+    keys and labels of all.
 
     Args:
-        part_records: The most records of an archive.
+        part_records: Maximum records of an archive.
     """
 
     version = 2
@@ -265,7 +264,7 @@ class ZipWriter:
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
     ) -> Written:
-        """Write an archive, if any record of the part can be read."""
+        """Write an archive, if any record of the part is readable."""
         name = f"part-{part.number:05d}-of-{len(plan.parts):05d}.zip"
         keys: list[str] = []
         places: list[tuple[int, int, int]] = []
@@ -284,7 +283,7 @@ class ZipWriter:
                     fields_at, members = members, members + 1
                 if image is not None:
                     path = _image_name(record, image, plan)
-                    while path in taken:  # keys whose names are equal
+                    while path in taken:  # different keys with equal names
                         path = f"{record.index:08d}/{path}"
                     taken.add(path)
                     archive.writestr(_member(path), image)
@@ -302,18 +301,14 @@ class ZipWriter:
         return Written(files=(name,) if keys else ())
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Nothing: a part is an archive of the result."""
+        """Do nothing: a part is an archive of the result."""
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Nothing: the archives are all that there is."""
+        """Do nothing: the archives are complete."""
 
 
 def _packed(key: str, fields: Mapping[str, Any]) -> bytes:
-    """Encode fields.
-
-    Raises:
-        ValueError: One of them cannot be packed.
-    """
+    """Encode fields."""
     try:
         return b"".join(pack_record(key, fields).parts)
     except UncacheableError as error:
@@ -321,7 +316,7 @@ def _packed(key: str, fields: Mapping[str, Any]) -> bytes:
 
 
 def _image_name(record: Record, image: bytes, plan: PackPlan) -> str:
-    """Name a member as a file can be: the key, if that can be one, in the folder of its class."""
+    """Return a member's name, in a class folder: the key if valid, else the record's number."""
     name = record.key if _is_path(record.key) else f"{record.index:08d}"
     label, classes = record.fields.get("label"), plan.class_names
     if label is not None and classes is not None:
@@ -340,7 +335,7 @@ def _is_path(text: str) -> bool:
 
 
 def _member(name: str) -> zipfile.ZipInfo:
-    """A member with the first date that the format has, so that equal data are equal bytes."""
+    """Return a member with a fixed date, so that equal data give equal bytes."""
     member = zipfile.ZipInfo(name)
     member.external_attr = 0o644 << 16
     return member

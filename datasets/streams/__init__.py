@@ -1,1 +1,1 @@
-"""Data that cannot be indexed: read in lanes, in order."""
+"""Data without random access, read in lanes, in order."""

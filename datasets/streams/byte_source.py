@@ -1,4 +1,4 @@
-"""The base of sources whose shards are bytes: files, commands, sockets, the standard input."""
+"""Base class of sources of byte streams: files, commands, sockets, standard input."""
 
 from __future__ import annotations
 
@@ -33,10 +33,10 @@ class ByteSource(Source):
         endings: File endings to look for in a folder.
         classes: Class names by id, or their number; None: the lines of ``classes.txt`` in the
             folder.
-        timeout_s: Seconds that may pass without a byte.
+        timeout_s: Maximum seconds without a byte.
 
     Raises:
-        ValueError: Nothing was found.
+        ValueError: No files were found.
     """
 
     name: str
@@ -73,11 +73,11 @@ class ByteSource(Source):
         return f"{self.name} {self.path}"
 
     def shards(self, epoch: int) -> Sequence[str]:
-        """List the files, commands or addresses."""
+        """Return the files, commands or addresses."""
         return self._names
 
     def fingerprint(self) -> str:
-        """Hash names and sizes, of files without their folder."""
+        """Hash names and sizes; names of files without their folder."""
         digest = hashlib.blake2b(digest_size=16)
         for name in self._names:
             known = name
@@ -87,5 +87,5 @@ class ByteSource(Source):
         return digest.hexdigest()
 
     def _stream(self, shard: str) -> ByteStream:
-        """Open a shard; reading a file that changed since it was found raises."""
+        """Open a shard; reading raises if the file changed after it was found."""
         return ByteStream(shard, timeout_s=self._timeout_s, mark=self._marks.get(shard))

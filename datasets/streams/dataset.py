@@ -1,4 +1,4 @@
-"""The dataset of streams: records that cannot be indexed, read in lanes."""
+"""The dataset of streams: records without random access, read in lanes."""
 
 from __future__ import annotations
 
@@ -40,22 +40,20 @@ _MOST_LANES = 1 << 16
 
 
 class LaneStreamDataset(StreamDataset):
-    """Records of a source, numbered by position, decoded and transformed where a worker takes them.
+    """Records of a source, numbered by position; workers decode and transform them.
 
-    The source is read in `lanes`, see `datasets.streams.lanes`: by one reader in every rank, or by
-    `readers` that share the shards, each in a thread beside the consumer.
+    Each reader reads its shards in `lanes`, see `datasets.streams.lanes`: one reader in every rank,
+    or `readers` that share the shards, each in a thread beside the consumer.
 
     Args:
-        source: The shards of records.
-        decode: Record to sample; its `RecordError` makes a bad sample.
-        transform: Changes the sample; its draws come from the position's rng alone.
-        seed: The run's seed.
-        keys: Fields renamed, picked or dropped before decoding, see `DecodeStage`.
-        lanes: Shards that each reader reads side by side.
-        readers: Readers that the shards are dealt to.
-        shuffle: Each epoch orders the shards anew.
-        shuffle_window: Records of a lane that are shuffled together; 0: none.
-        keep: Tells which keys belong to the split, and describes itself by ``repr``; None: all.
+        decode: Converts a record to a sample; its `RecordError` makes a bad sample.
+        transform: Changes the sample; draws only from the position's rng.
+        keys: Renames, selects or drops fields before decoding, see `DecodeStage`.
+        lanes: Shards that each reader reads in parallel.
+        readers: Readers that share the shards.
+        shuffle: Whether each epoch shuffles the shards.
+        shuffle_window: Records of a lane to shuffle together; 0: none.
+        keep: Returns whether a key belongs to the split, with a stable ``repr``; None: all.
 
     Attributes:
         class_names: Names of the classes by label, or None.
@@ -97,10 +95,10 @@ class LaneStreamDataset(StreamDataset):
         return str(self.source)
 
     def open(self, epoch: int, start: int, reader: int = 0) -> Iterator[Any]:
-        """Read a reader's items of the epoch from the `start`-th on, ahead of the consumer.
+        """Read a reader's items of the epoch from item `start` on, ahead of the consumer.
 
         Raises:
-            ValueError: The source is read once, and this is not its beginning.
+            ValueError: The source can be read only once, and has been read.
         """
         if not self.reopens and not self.source.continues and (epoch or start):
             what = f"at item {start} of epoch {epoch}" if start else f"for epoch {epoch}"
@@ -148,7 +146,7 @@ class LaneStreamDataset(StreamDataset):
 
     @property
     def row_shape(self) -> tuple[int, int, int] | None:  # type: ignore[override]
-        """The shape of the last uint8 image, likely that of the next ones; None before."""
+        """Return the shape of the last uint8 image, to predict the next; None before the first."""
         return self._transform.row_shape
 
     def fetch_items(
@@ -213,20 +211,20 @@ def open_stream(
     """Shards that are read in order: pipes, sockets, archives, queues, generators.
 
     Args:
-        source: How to open the source.
-        decode: Record to sample.
-        lanes: Shards that are read side by side; the order of an epoch depends on it.
+        source: Recipe to open the source.
+        decode: Converts a record to a sample.
+        lanes: Shards read in parallel; the order of an epoch depends on it.
         readers: Readers that share the shards; the order of an epoch depends on it. Each reader has
-            an equal part of every batch, so that W ranks read 1/W each if it is a multiple of W.
-            With 1, every rank reads everything and keeps its rows.
-        shuffle: Each epoch of the training part orders the shards anew.
+            an equal part of every batch, so W ranks read 1/W each if it is a multiple of W. With 1,
+            every rank reads everything and keeps its rows.
+        shuffle: Whether each training epoch shuffles the shards.
         shuffle_window: Records of a lane that training shuffles together; 0: none.
-        val_fraction: Share of the records that validate, if the data is not split. A source
-            that is read once trains on everything, and nothing validates.
-        val_path: The validation part, if it lies neither beside nor in the training part.
-        test_path: The test part, if it lies elsewhere.
+        val_fraction: Share of the records for validation, if the data lacks a validation part. A
+            source that can be read only once is used for training alone.
+        val_path: The validation part, if it is neither beside nor in the training part.
+        test_path: The test part, if it is elsewhere.
         max_record_bytes: Larger records are bad and are not read.
-        retry_s: Seconds for which remote reads are retried while a server fails or is away.
+        retry_s: Seconds to retry remote reads while a server fails or is away.
         keys: New field names by field name; null drops, ``"*": null`` drops all others.
         transform: The augmentation of this split.
         seed: The run's seed.

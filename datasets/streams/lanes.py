@@ -1,8 +1,8 @@
-"""Order a stream: lanes of shards, records shuffled in windows, positions in turn.
+"""Order a stream: lanes of shards, records shuffled in windows, lanes in turn.
 
 Lane l of L reads the shards l, l + L, l + 2L, ... of the epoch's order. In round r every lane
-that has more than r records gives its record r, in the order of the lanes. So the record at a
-position depends on the data, the seed and the epoch alone.
+with more than r records yields its record r, in the order of the lanes. So the record at a
+position depends only on the data, the seed and the epoch.
 """
 
 from __future__ import annotations
@@ -24,23 +24,21 @@ if TYPE_CHECKING:
 
 
 Keep = Callable[[str], bool]
-"""Whether the record of a key belongs to the split."""
+"""Returns whether the record of a key belongs to the split."""
 _LANE_RECORDS = 1 << 44
-"""No lane has as many records in an epoch."""
+"""Upper bound of a lane's records in an epoch."""
 
 
 class ShardRecords:
     """The records of some shards, one shard after the other.
 
     Args:
-        source: The source of the shards.
-        shards: The shards, in order.
-        keep: Drops the records of other splits; None keeps all. Damage that ends a shard belongs
-            to every split, because the lost keys are unknown.
+        keep: Drops the records of other splits; None keeps all. Damage that ends a shard belongs to
+            every split, because the lost keys are unknown.
         counts: Known numbers of records by shard; finished shards are added.
 
     Attributes:
-        passed: Records that were read and dropped by `skip`.
+        passed: Records that `skip` read and dropped.
         unopened: Records that `skip` passed without reading them.
     """
 
@@ -74,7 +72,7 @@ class ShardRecords:
             self._leave()
 
     def skip(self, count: int) -> int:
-        """Skip up to `count` records and return how many there were."""
+        """Skip up to `count` records and return the number skipped."""
         left = count
         while left:
             if self._shard is None:
@@ -114,18 +112,10 @@ class ShardRecords:
 
 
 class Lane:
-    """Shuffle the records of one lane within windows.
+    """Shuffles the records of one lane within windows; `window` 0 or 1: no shuffling.
 
-    A window is read when the one before is used up. The first windows of the lanes differ in size,
+    Reads a window when the previous one is used up. The first windows of the lanes differ in size,
     so that no two lanes fill a window at the same time.
-
-    Args:
-        records: The lane's records.
-        number: The lane's number.
-        lanes: The number of lanes.
-        window: Records that are shuffled together; 0 or 1: none.
-        seed: The run's seed.
-        epoch: The epoch.
     """
 
     def __init__(
@@ -154,7 +144,7 @@ class Lane:
         return self._left.pop()
 
     def skip(self, count: int) -> int:
-        """Skip up to `count` records and return how many there were."""
+        """Skip up to `count` records and return the number skipped."""
         left = count
         while left:
             if not self._left and left >= self._size:
@@ -190,15 +180,7 @@ class Lane:
 
 
 def window_order(length: int, first: int, *, lane: int, seed: int, epoch: int) -> NDArray[np.int64]:
-    """Shuffle a window; return its rows, int64 [length], in their new order.
-
-    Args:
-        length: Records in the window.
-        first: The window's first record, counted in the lane.
-        lane: The lane's number.
-        seed: The run's seed.
-        epoch: The epoch.
-    """
+    """Shuffle a window that begins at record `first` of a lane; return its rows, int64 [length]."""
     start = lane * _LANE_RECORDS + first
     words = philox_words(seed, epoch, start, start + length, Stream.WINDOW)[:, 0]
     return np.argsort(words, kind="stable")
@@ -207,14 +189,14 @@ def window_order(length: int, first: int, *, lane: int, seed: int, epoch: int) -
 def read_lanes(lanes: Sequence[Lane], start: int) -> Iterator[Any]:
     """Yield the records of all lanes from position `start` on, in the order of positions.
 
-    The lanes move to their places before the first record is taken.
+    Moves the lanes to their places before the first record.
     """
     first, alive = _place(lanes, start)
     return _in_turn(alive, first)
 
 
 def _in_turn(alive: list[Lane], first: int) -> Iterator[Any]:
-    """Take one record of each lane in turn; the first round begins with lane `first`."""
+    """Yield one record of each lane in turn; the first round begins with lane `first`."""
     while alive:
         ended = []
         for lane in alive[first:]:

@@ -1,4 +1,4 @@
-"""Make records of the messages of queues and of lines of JSON."""
+"""Make records from messages of queues and lines of JSON."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ RESERVED = ("key", "index", "position")
 
 
 class JsonFields:
-    """Read the fields of records in JSON objects.
+    """Reads the fields of records in JSON objects.
 
     Args:
         paths: Fields that name files; each becomes the file's content.
@@ -41,10 +41,7 @@ class JsonFields:
     def record(self, key: str, text: bytes, *, max_bytes: int) -> Record | BadRecord:
         """Make the record of a JSON object; damage or a missing file makes a bad record.
 
-        Args:
-            key: The key of an object that names none, see `named_key`.
-            text: The object.
-            max_bytes: The largest size of a file.
+        `key` is for an object without a key of its own, see `named_key`.
         """
         try:
             fields = parse_json(text)
@@ -71,32 +68,26 @@ class JsonFields:
 
 
 def named_key(fields: dict[str, Any], paths: Sequence[str]) -> str | None:
-    """Return the key that an object names: its item ``key``, or the first of its `paths`."""
+    """Return the key in an object: its item ``key``, or the first of its `paths`, or None."""
     found = (fields.get(name) for name in paths)
     key = fields.get("key") or next((path for path in found if isinstance(path, str)), None)
     return None if key is None else str(key)
 
 
 def stable_key(text: bytes, paths: Sequence[str]) -> str:
-    """Return a key that does not depend on the object's place: see `named_key`, or its text."""
+    """Return a key independent of the object's place: `named_key`, or else its text."""
     try:
         fields = parse_json(text)
         if isinstance(fields, dict) and (key := named_key(fields, paths)):
             key.encode("utf-8", "surrogateescape")
             return key
     except ValueError:
-        pass  # a damaged object is known by its text
+        pass  # the text identifies a damaged object
     return text.strip().decode("utf-8", "backslashreplace")
 
 
 class Message(NamedTuple):
-    """A message of a queue, not parsed yet.
-
-    Attributes:
-        key: The record's key.
-        value: The content.
-        label: The bytes of the label that came with it, if any.
-    """
+    """An unparsed message of a queue, with the bytes of its label if any."""
 
     key: str
     value: bytes
@@ -107,8 +98,8 @@ class MessageSource(Source):
     """A source whose items are messages: each is a JSON object, or the bytes of one field.
 
     Args:
-        value: ``json``, or the name of the field that a message is.
-        label: Where the label is: ``key``, or the name of a header; None: among the fields.
+        value: ``json``, or the name of the field that a message holds.
+        label: The place of the label: ``key``, or the name of a header; None: among the fields.
         classes: Class names by id, or their number; None: labels are ids.
         paths: Fields of objects that name files.
         base64: Fields of objects that hold bytes, in base64.
@@ -155,7 +146,7 @@ class MessageSource(Source):
 def labelled(
     key: str, value: bytes, name: str | None, own: Any, headers: Mapping[str, Any]
 ) -> Message | BadRecord:
-    """Make a message with the label that `name` refers to: its `own` key, or one of its headers."""
+    """Make a message with its label from `name`: its `own` key, or one of its headers."""
     if name is None:
         return Message(key, value)
     label = own if name == "key" else headers.get(name)

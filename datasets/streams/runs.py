@@ -1,4 +1,4 @@
-"""Take items of a fast iterator together."""
+"""Take several items of a fast iterator at once."""
 
 from __future__ import annotations
 
@@ -10,12 +10,9 @@ SHORT_S = 0.005
 
 
 class Run:
-    """The next items of an iterator: at least one, and others that come within `within_s`.
+    """The next items of an iterator: at least one, and more that arrive within `within_s`.
 
-    An error is raised after the items before it.
-
-    Attributes:
-        is_last: The iterator has ended.
+    An error is raised after the items before it. `is_last` means that the iterator has ended.
     """
 
     def __init__(self, items: Iterator[Any], most: int, *, within_s: float = SHORT_S) -> None:

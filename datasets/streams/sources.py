@@ -1,4 +1,4 @@
-"""Open the source of a stream for a split; make a source of a generator function."""
+"""Open the source of a stream for a split, or make a source from a generator function."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ _RESERVED = ("index", "position")
 def open_split(
     recipe: StorageRecipe, *, split: Split, val_fraction: float, shards: int
 ) -> tuple[Source, Keep | None]:
-    """Open the source of a split, and return which of its keys belong to the split.
+    """Open the source of a split; return it and the test of whether a key belongs to the split.
 
     A folder with parts, see `find_parts`, is split by these. Without a validation part, the hash of
-    a record's key decides whether the record trains or validates.
+    a record's key decides whether the record is for training or validation.
 
     Args:
-        recipe: How the source is made; a function is a generator, see `GeneratorSource`.
+        recipe: Recipe of the source; a function is a generator, see `GeneratorSource`.
         split: ``train``, ``val`` or ``test``.
-        val_fraction: Share of the records that validate, where no folders decide it.
+        val_fraction: Share of the records for validation, where no folders decide it.
         shards: The number of shards of a generator that takes ``shard``.
 
     Returns:
@@ -76,19 +76,19 @@ def _opened(recipe: StorageRecipe, shards: int, **changes: Any) -> Source:
 
 @dataclass(frozen=True, slots=True)
 class KeptByHash:
-    """Tell whether a key belongs to a split, by `datasets.records.splits.is_val`."""
+    """Returns whether a key belongs to a split, by `datasets.records.splits.is_val`."""
 
     split: Split
     val_fraction: float
 
     @property
     def all(self) -> bool:
-        """Whether every key belongs to the split."""
+        """Return whether every key belongs to the split."""
         return self.val_fraction == (self.split == "val")
 
     @property
     def none(self) -> bool:
-        """Whether no key belongs to the split."""
+        """Return whether no key belongs to the split."""
         return self.val_fraction == (self.split != "val")
 
     def __call__(self, key: str) -> bool:
@@ -101,17 +101,15 @@ class GeneratorSource(Source):
     """The source of a generator function.
 
     A function that takes ``shard`` and ``num_shards`` is called for each shard and yields the
-    shard's items: a range, every num_shards-th item, or files of its own. Any other function is
+    shard's items: a range, every num_shards-th item, or separate files. Any other function is
     one shard. A function that takes ``epoch`` gets the epoch.
 
     It yields records, dicts of fields, or None for a bad item. The key of a dict is its item
-    ``key``, or else its shard and number. To be split by `val_fraction`, items of a function that
+    ``key``, or else its shard and number. To split by `val_fraction`, items of a function that
     takes ``epoch`` or ``shard`` need a ``key``, because their numbers depend on these.
 
     Args:
-        function: The generator function.
-        arguments: Its arguments in the config.
-        num_shards: The number of shards, if it takes them.
+        num_shards: The number of shards, if the function takes it.
     """
 
     def __init__(
@@ -143,7 +141,7 @@ class GeneratorSource(Source):
         return f"{self._function.__module__}.{self._function.__qualname__}"
 
     def shards(self, epoch: int) -> Sequence[tuple[int, int | None]]:
-        """List the number of each shard, and the epoch if the function takes it."""
+        """Return the number of each shard, with the epoch if the function takes it."""
         seen = epoch if "epoch" in self._takes else None
         return [(number, seen) for number in range(self._num_shards)]
 

@@ -1,4 +1,4 @@
-"""Collate samples of any shapes: ragged arrays become lists."""
+"""Collate samples of any shapes into lists of tensors."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ from penstock.pipeline.collating import (
 
 @register("collate", "list")
 class ListCollate:
-    """Arrays stay lists of tensors, one per sample; images are stacked.
+    """Keep arrays as lists of tensors, one per sample; stack images.
 
-    Which fields are lists is said here and does not depend on the data: a batch whose boxes
-    happen to be equal in number looks like any other.
+    The configuration alone decides which fields are lists, whatever the shapes in a batch.
 
     Args:
         stacked: Fields whose arrays are of equal shape and become one tensor.
@@ -31,17 +30,14 @@ class ListCollate:
         self.stacked = tuple(stacked)
 
     def __call__(self, samples: list[Sample]) -> Batch:
-        """Put samples together.
-
-        Args:
-            samples: Samples with the same fields.
+        """Collate samples with the same fields.
 
         Returns:
-            Arrays as lists of tensors, those of `stacked` as tensors [B, ...]; numbers as
+            Arrays as lists of tensors, `stacked` arrays as tensors [B, ...]; numbers as
             bool, int64 or float32 [B]; anything else as lists of B.
 
         Raises:
-            ValueError: Shapes of a stacked field differ, or a field is not in every sample.
+            ValueError: Shapes of a stacked field differ, or a sample lacks a field.
         """
         import torch
 
@@ -58,6 +54,6 @@ class ListCollate:
                 )
                 batch[field] = from_arrays(field, values, keys, remedy=remedy)
             else:
-                # Copied: a batch never shares memory with a sample that somebody may keep.
+                # Copied: a batch never shares memory with a sample.
                 batch[field] = [torch.tensor(to_array(value)) for value in values]
         return batch

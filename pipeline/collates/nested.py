@@ -1,4 +1,4 @@
-"""Collate samples of dicts in dicts, lists of arrays, and graphs."""
+"""Collate nested dicts, lists of arrays, and graphs."""
 
 from __future__ import annotations
 
@@ -29,30 +29,30 @@ _GRAPH, _COUNT = "graph", "num_nodes"
 
 @register("collate", "nested")
 class NestedCollate:
-    """Dicts in dicts become dicts of tensors; a rule by path says what is ragged, and a graph.
+    """Collate nested dicts into dicts of tensors, with rules by path for ragged data and graphs.
 
     ==========  ================================================================================
-    ``stack``   arrays of one shape: a tensor [B, ...]; what happens to arrays without a rule
-    ``list``    a list of B tensors of any shapes; what happens to lists without a rule
-    ``pad``     filled up along the first axis, with ``<name>_lengths`` and ``<name>_mask`` beside
-    ``concat``  joined along the first axis: features of edges
-    ``nodes``   joined along the first axis: features of nodes, [sum of N, ...]
-    ``edges``   integer [2, E], node numbers of a sample: int64 [2, sum of E], those of row i
-                raised by the number of nodes of the rows before it
+    ``stack``   arrays of one shape become a tensor [B, ...]; the default for arrays
+    ``list``    a list of B tensors of any shapes; the default for lists
+    ``pad``     padded along the first axis, with ``<name>_lengths`` and ``<name>_mask``
+    ``concat``  concatenated along the first axis: features of edges
+    ``nodes``   concatenated along the first axis: features of nodes, [sum of N, ...]
+    ``edges``   integer [2, E], node numbers of a sample: int64 [2, sum of E], offset in row i
+                by the number of nodes of the rows before it
     ==========  ================================================================================
 
-    Graphs become one graph of many parts, as PyTorch Geometric batches them: the dict that holds
+    Graphs become one graph of many parts, as PyTorch Geometric batches them. The dict that holds
     ``edges`` gets ``graph`` int64 [sum of N], the row of every node, and ``num_nodes`` int64 [B].
-    How many nodes a sample has is said by the fields of rule ``nodes`` beside the edges, or by a
-    number ``num_nodes``. Numbers become tensors [B] everywhere, and what is neither a list of B.
+    The fields of rule ``nodes`` beside the edges, or a number ``num_nodes``, give a sample's
+    number of nodes. Numbers become tensors [B], and other values lists of B.
 
     Args:
         rules: Rules by path, such as ``{graph: {edges: edges, x: nodes}, points: list}``; a path
             may also be written with dots.
-        value: What padding is filled up with.
+        value: Fill value of padding.
 
     Raises:
-        ValueError: There is no such rule.
+        ValueError: A rule is unknown.
     """
 
     def __init__(self, *, rules: Mapping[str, Any] | None = None, value: float = 0) -> None:
@@ -61,21 +61,15 @@ class NestedCollate:
 
     @property
     def capabilities(self) -> CollateCapabilities:
-        """It counts the padding."""
+        """Return the padding counter."""
         return CollateCapabilities(overhead=count_padding)
 
     def __call__(self, samples: list[Sample]) -> Batch:
-        """Put samples together.
-
-        Args:
-            samples: Samples of one structure.
-
-        Returns:
-            The batch, in the samples' structure.
+        """Collate samples of one structure into a batch of that structure.
 
         Raises:
             ValueError: Structures, shapes or types differ, a rule does not fit, or its path is
-                nowhere; the message names path and samples.
+                missing; the message names path and samples.
         """
         found: set[str] = set()
         keys = batch_keys({"key": [s["key"] for s in samples if "key" in s]}, len(samples))
@@ -191,7 +185,7 @@ class NestedCollate:
 
 
 def _flat(rules: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
-    """Rules by path with dots."""
+    """Flatten rules to pairs of a dotted path and a rule."""
     flat: list[tuple[str, str]] = []
     for name, rule in rules.items():
         if isinstance(rule, Mapping):
@@ -208,7 +202,7 @@ def _flat(rules: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
 def _put(
     made: dict[str, Any], parts: Sequence[Any], key: str, value: Any, name: str, path: str
 ) -> None:
-    """Add a field; what comes with another one may not be in the samples already."""
+    """Add a field; refuse a derived field that the samples already have."""
     added = key != name and not (key == _COUNT and _COUNT in parts[0])
     if added and key in parts[0]:
         raise ValueError(
@@ -219,7 +213,7 @@ def _put(
 
 
 def _array(value: Any, path: str, rule: str, key: str) -> NDArray[Any]:
-    """An array of a leaf that has a rule for arrays; lists of numbers are taken for one."""
+    """Convert a leaf with an array rule to an array; accepts lists of numbers."""
     if is_array(value):
         return to_array(value)
     if isinstance(value, (list, tuple)):
@@ -236,7 +230,7 @@ def _array(value: Any, path: str, rule: str, key: str) -> NDArray[Any]:
 
 
 def _filled_in(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Arrays without elements, of which lists do not say more, in the form of the others."""
+    """Give empty arrays, whose shape lists cannot express, the shape and dtype of the others."""
     first = next((array for array in arrays if array.size), arrays[0])
     nothing = np.zeros((0, *first.shape[1:]), first.dtype)
     return [array if array.size or len(array) else nothing for array in arrays]
@@ -251,7 +245,7 @@ def _joined(arrays: list[Any], path: str, keys: Sequence[str]) -> Any:
 
 
 def _tensors(value: Any) -> Any:
-    """A copy of a leaf with tensors in place of its arrays."""
+    """Copy a leaf, with tensors in place of its arrays."""
     import torch
 
     if is_array(value):

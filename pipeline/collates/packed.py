@@ -1,4 +1,4 @@
-"""Collate sequences into rows of one length, several in a row, with their boundaries."""
+"""Collate sequences into rows of one length, several to a row, with their boundaries."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from penstock.pipeline.collating import (
 
 @register("collate", "packed")
 class PackedCollate:
-    """Sequences side by side in rows of `row_length`, the longest first, where there is room.
+    """Pack sequences into rows of `row_length`, the longest first, into the first row with room.
 
     First fit decreasing (D. S. Johnson, "Near-optimal bin packing algorithms", 1973). No sequence
-    is cut, and none lies in two rows. Other fields are a row for each sample, as without packing.
+    is cut or spans two rows. Other fields keep a row for each sample.
 
     Args:
         row_length: Tokens in a row.
@@ -41,24 +41,21 @@ class PackedCollate:
 
     @property
     def capabilities(self) -> CollateCapabilities:
-        """It counts the padding."""
+        """Return the padding counter."""
         return CollateCapabilities(overhead=count_padding)
 
     def __call__(self, samples: list[Sample]) -> Batch:
-        """Put samples together.
-
-        Args:
-            samples: B samples with the same fields.
+        """Collate B samples with the same fields.
 
         Returns:
-            ``tokens`` [R, row_length], and of the same shape ``tokens_segments``, int64: 0 where a
-            row is filled up, else 1 + the number of the sample in the batch; ``tokens_positions``,
-            int64: the place in its sequence; ``tokens_mask``, bool: where there is data. For each
-            sample ``tokens_lengths``, int64 [B]. The rest as from ``collate=pad``, but arrays are
-            stacked.
+            ``tokens`` [R, row_length], and of the same shape ``tokens_segments``, int64: 0 for
+            padding, else 1 + the number of the sample in the batch; ``tokens_positions``, int64:
+            the place in its sequence; ``tokens_mask``, bool: True for data. For each sample
+            ``tokens_lengths``, int64 [B]. Other arrays are stacked, other values as in
+            ``collate=pad``.
 
         Raises:
-            ValueError: There is no such field, or a sequence is longer than a row.
+            ValueError: The field is missing, or a sequence is longer than a row.
         """
         import torch
 
@@ -100,7 +97,7 @@ class PackedCollate:
         return batch
 
     def _rows(self, lengths: list[int], keys: list[str]) -> list[list[int]]:
-        """Choose the sequences of each row, by their numbers."""
+        """Assign sequences, by number, to rows."""
         longest = max(range(len(lengths)), key=lengths.__getitem__)
         if lengths[longest] > self.row_length:
             raise ValueError(

@@ -1,4 +1,4 @@
-"""Collate ragged arrays to one tensor, filled up to a common length."""
+"""Collate ragged arrays into one tensor, padded to a common length."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from penstock.pipeline.collating import (
 
 @register("collate", "pad")
 class PaddedCollate:
-    """Arrays of differing lengths are filled up to the longest of the batch, or somewhat more.
+    """Pad arrays of differing lengths to the longest of the batch, or somewhat more.
 
-    Each padded field is joined by ``<field>_lengths``, int64 [B] (or [B, n] where n axes are
-    ragged), and by ``<field>_mask``, bool, True where there is data.
+    Each padded field gets ``<field>_lengths``, int64 [B] (or [B, n] where n axes are ragged),
+    and ``<field>_mask``, bool, True for data.
 
     Args:
         fields: Number of leading axes that are ragged, by field: ``{tokens: 1, image: 2}``.
             None: one axis of every array but ``image`` and ``mask``, which are stacked.
-        value: What is filled in: one number, or a number by field.
-        multiple_of: Lengths are rounded up to a multiple of this.
-        buckets: Lengths are rounded up to one of these instead, so that few shapes occur.
+        value: Fill value: one number, or a number by field.
+        multiple_of: Round lengths up to a multiple of this.
+        buckets: Round lengths up to one of these instead, so that few shapes occur.
     """
 
     def __init__(
@@ -57,22 +57,19 @@ class PaddedCollate:
 
     @property
     def capabilities(self) -> CollateCapabilities:
-        """It counts the padding."""
+        """Return the padding counter."""
         return CollateCapabilities(overhead=count_padding)
 
     def __call__(self, samples: list[Sample]) -> Batch:
-        """Put samples together.
-
-        Args:
-            samples: Samples with the same fields.
+        """Collate samples with the same fields.
 
         Returns:
             Padded fields as tensors [B, length, ...] with their lengths and masks; other arrays
             as tensors [B, ...]; numbers as bool, int64 or float32 [B]; the rest as lists of B.
 
         Raises:
-            ValueError: Axes that are not ragged differ, a length is above the last bucket, or a
-                field is not in every sample.
+            ValueError: Fixed axes differ, a length exceeds the last bucket, or a sample lacks a
+                field.
         """
         columns = to_columns(samples)
         keys = batch_keys(columns, len(samples))

@@ -24,22 +24,19 @@ from penstock.pipeline.collating import (
 
 @register("collate", "stack")
 class StackCollate:
-    """Arrays of equal shape to one tensor, numbers to a tensor, the rest to lists.
+    """Stack arrays of equal shape and numbers into tensors; the rest become lists.
 
     Raises:
-        ValueError: A field's shapes or types differ, or it is not in every sample.
+        ValueError: A field's shapes or types differ, or a sample lacks it.
     """
 
     @property
     def capabilities(self) -> CollateCapabilities:
-        """It puts batches together where they are delivered, and of columns."""
+        """Return the ways to collate into the batch's memory and from columns."""
         return CollateCapabilities(with_rows=self.with_rows, into=self.into, columns=self.columns)
 
     def __call__(self, samples: list[Sample]) -> Batch:
-        """Put samples together.
-
-        Args:
-            samples: Samples with the same fields.
+        """Collate samples with the same fields.
 
         Returns:
             Arrays as tensors [B, ...] of their own type; numbers as bool, int64 or float32 [B];
@@ -48,33 +45,24 @@ class StackCollate:
         return _stack(samples)
 
     def with_rows(self, samples: list[Sample], rows: NDArray[np.uint8]) -> Batch:
-        """Put samples together whose images were written into memory of the batch.
+        """Collate samples whose images were written into `rows`, uint8 [B, H, W, C].
 
-        Args:
-            samples: Samples with the same fields.
-            rows: uint8 [B, H, W, C], used for this batch alone. It becomes ``image``, without a
-                copy, where the images fit into it; else they are copied, as ever.
+        `rows` becomes ``image`` without a copy if the images fit; otherwise they are copied.
         """
         return _stack(samples, rows=rows)
 
     def into(self, samples: list[Sample], allocate: Allocate) -> Batch:
-        """Put samples together, with the largest tensor in memory that is meant for it.
+        """Collate samples, with the largest tensor in memory from `allocate`, called at most once.
 
-        So arrays of any type, such as slices of a mapped file, are copied once: to where the batch
-        is delivered.
-
-        Args:
-            samples: Samples with the same fields.
-            allocate: Is asked once at most.
+        Copies arrays of any type, such as slices of a mapped file, once: to the delivery buffer.
         """
         return _stack(samples, allocate=allocate)
 
     def columns(self, columns: dict[str, Any]) -> Batch:
-        """Make of the samples' columns what a call makes of the samples.
+        """Collate columns, arrays [B, ...], to the same batch as a call on the samples.
 
-        Args:
-            columns: Arrays [B, ...] by field; what is none, as lists of B strings, stays as it is.
-                Arrays of more than one axis become the batch's own memory; numbers are copied.
+        Other values, such as lists of B strings, stay as they are. Arrays of more than one axis
+        become the batch's own memory; numbers are copied.
         """
         return {
             field: from_column(values) if isinstance(values, np.ndarray) else values

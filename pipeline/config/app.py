@@ -6,6 +6,7 @@ import argparse
 import pkgutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, NoReturn
 
 import hydra
@@ -57,7 +58,7 @@ def run_command(
 ) -> int:  # fmt: skip
     """Run one of the commands; its settings are registered as ``settings/<command>``.
 
-    The config holds the settings under the command's name, which overrides may leave away:
+    The config holds the settings under the command's name, which overrides may omit:
     ``penstock pack pack.path=x`` and ``penstock pack path=x`` are the same.
 
     Args:
@@ -109,7 +110,8 @@ def _by_hydra(command: str | None, flags: argparse.Namespace, overrides: list[st
             ConfigStore.instance().store(command, {command: settings}, "command", "_global_")
             overrides.insert(0, f"+command={command}")
     sys.argv[1:] = ["--help" if flags.help else "--shell-completion", *overrides]
-    hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run_job)()
+    with suppress(SystemExit):  # by which Hydra ends after its help
+        hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run_job)()
     return 0
 
 

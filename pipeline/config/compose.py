@@ -24,6 +24,7 @@ from penstock.pipeline.config.checks import check_components
 from penstock.pipeline.config.components import register_components
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
+from penstock.pipeline.config.libraries import family_of
 from penstock.pipeline.config.options import CONF, option_file, search_in, store_options
 from penstock.pipeline.config.overrides import Typed, parse, quote, read_overrides
 from penstock.pipeline.config.places import CHOSEN_BY, NAMED, PRESETS, STEPS
@@ -31,6 +32,7 @@ from penstock.pipeline.config.resolve import resolve, suit_model
 from penstock.pipeline.config.resume import resume
 from penstock.pipeline.config.saved import naming_folders, saved_run
 from penstock.pipeline.config.schema import check
+from penstock.pipeline.config.values import given
 
 # Hydra asserts that lines with `override` end a list of defaults.
 FAILURES = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
@@ -292,7 +294,7 @@ def set_value(config: DictConfig, typed: Typed) -> Problem | None:
         near = nearest(leaf, names)
         remedy = f"; type ~{f'{parent}.{near}'.lstrip('.')}" if near else ""
         return Problem(key, f"there is nothing of this name to remove{remedy}")
-    if problem := _changes_nothing(typed, node, names):
+    if problem := _changes_nothing(typed, node, names) or _not_a_number(typed, node):
         return problem
     try:
         OmegaConf.update(config, key, value, merge=True, force_add=True)
@@ -321,6 +323,19 @@ def _changes_nothing(typed: Typed, node: Any, names: list[str]) -> Problem | Non
     remedy = f"type {parent}.{near}=null" if near else f"leave {key} away"
     there = f"{parent} has {listing(names) or 'none'}"
     return Problem(key, f"null given, which removes nothing: {there}; {remedy}")
+
+
+def _not_a_number(typed: Typed, node: Any) -> Problem | None:
+    """Refuse text for an argument of a library class to which its option gives a number."""
+    raw = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else {}
+    assert isinstance(raw, dict)
+    before, target = raw.get(typed.key.rpartition(".")[2]), str(raw.get("_target_"))
+    if registry.find(target) or not isinstance(before, int | float) or isinstance(before, bool):
+        return None
+    if not isinstance(typed.value, str) or "${" in typed.value or family_of(target) is None:
+        return None
+    said = f"{given(typed.value)} given, expected a number; type {typed.key}={given(before)}"
+    return Problem(typed.key, said)
 
 
 def one_line(error: BaseException) -> str:

@@ -29,8 +29,8 @@ def resume(
 ) -> dict[str, Any]:
     """Read the config of a job that resumes a run, or of a command that tries one.
 
-    Typed values change the saved config. Typed options must be those of the run, except the engine,
-    the cache, loggers and callbacks that only watch. A command may choose other data.
+    Typed values change the saved config. Typed options must equal the run's options, except the
+    engine, the cache, loggers and callbacks that only watch. A command may choose other data.
 
     Args:
         file: The saved config.

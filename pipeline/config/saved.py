@@ -12,7 +12,7 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from penstock.core.files import own_folder
-from penstock.core.user_errors import ExplainedError, Problem
+from penstock.core.user_errors import ExplainedError, Problem, nearest
 from penstock.datasets.files.access import MissingFile, absolute_path, is_url
 from penstock.datasets.files.passwords import masked
 from penstock.pipeline.config.errors import ConfigError
@@ -76,8 +76,8 @@ def saved_run(typed: Sequence[Typed], problems: list[Problem], command: str | No
     """Find the saved config that ``trainer.resume=<path>`` means, or a command's checkpoint.
 
     Returns:
-        The file; None if no run is named, if the checkpoint has no run folder, or if the path
-        leads to no run, which is added to the problems.
+        The file; None without a run, and for a checkpoint outside of a run's folder. A wrong path
+        is added to the problems.
     """
     key, path, outputs = RESUME, None, "outputs"
     for each in typed:
@@ -102,7 +102,7 @@ def saved_run(typed: Sequence[Typed], problems: list[Problem], command: str | No
     other = "a checkpoint in one, or auto" if key == RESUME else "or a checkpoint"
     problem = Problem(key, f"{path!r} given, but {what}; accepts a run's folder, such as "
                       f"outputs/<date>/<time>, its run.name, {other}"
-                      f"{_type_newest(key, outputs)}")  # fmt: skip
+                      f"{_type_near(key, path, outputs)}")  # fmt: skip
     problems.append(problem)
     return None
 
@@ -181,6 +181,18 @@ def _type_newest(key: str, outputs: Any) -> str:
     newest = next(_with_checkpoint(outputs), None)
     short = key.rpartition(".")[2] if key in CHECKPOINTS else key
     return f"; type {short}={newest}" if newest else ""
+
+
+def _type_near(key: str, name: str, outputs: Any) -> str:
+    """Return the override for the run with the closest ``run.name``; for a path, the newest run."""
+    if "/" in name:
+        return _type_newest(key, outputs)
+    runs = list(_with_checkpoint(outputs))
+    names = {called: run for run in reversed(runs) if (called := _name_of(run))}
+    if (near := nearest(name, names)) is None:
+        return "; to list the runs, type penstock runs" if runs else ""
+    short = key.rpartition(".")[2] if key in CHECKPOINTS else key
+    return f"; type {short}={names[near]} ({near!r})"
 
 
 def read_saved(file: Path) -> DictConfig:

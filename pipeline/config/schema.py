@@ -297,10 +297,14 @@ class _Walk:
                 checked[name] = self._nested(value, full)
             elif name in parts and name in signature and component:
                 checked[name] = self.place(value, full, parts[name])
-            elif name in injected:
+            elif name in injected and name in signature:
                 self.report(full, f"{given(value)} given, but the run sets it; leave it away")
             elif name in arguments or name in around:
                 checked[name] = self._argument(arguments.get(name) or around[name], value, full)
+            elif name in LIES_IN and component and "sources" not in node:
+                other = "stream" if name == "source" else "image_folder"
+                said = f"{target} takes no {name}; leave it away, or type {key}={other}"
+                self.report(full, said)
             elif takes_any:
                 checked[name] = self._argument(Argument(name, Any, None), value, full)
             else:

@@ -23,25 +23,25 @@ from penstock.pipeline.samplers.class_batches import (
 
 @register("sampler", "balanced_batch")
 class BalancedBatchSampler(StoredOrderSampler):
-    """Batches with the same number of samples of each class; the records of rare ones repeat.
+    """Batches with equally many samples of each class; records of rare classes repeat.
 
-    Every batch holds all classes, or `classes` different ones, each class in as many batches as
-    any other (to one). The classes take turns in a batch, and ranks are cut where a turn ends, so
-    that each rank has the same number of samples of each class too. A class's records are
-    shuffled anew each epoch and drawn round and round in that order. One epoch's order is
-    computed at a time, once per machine.
+    Every batch holds all classes, or `classes` different ones, and the classes occur in equally
+    many batches (within one). Classes alternate in a batch, and ranks are cut at whole rounds, so
+    each rank has equally many samples of each class too. The records of a class are shuffled anew
+    each epoch and drawn in cycles. Computes one epoch's order at a time, once per machine.
 
     Args:
         n: Number of records.
         index: Metadata of the records.
         seed: The run's seed.
         batch_size: Positions of a batch over all ranks, G.
-        classes: Classes in a batch; null: all that have records. It must divide G.
-        num_batches: Batches in an epoch; null: as many as hold `n` positions, rounded up.
-        column: The index column that says the class.
+        classes: Classes in a batch, a divisor of G; null: all classes with records.
+        num_batches: Batches in an epoch; null: enough for `n` positions, rounded up.
+        column: The index column of the class.
 
     Raises:
-        ValueError: The classes do not divide G, are not as many, or there is no such column.
+        ValueError: `classes` does not divide G or exceeds the classes of the data, or the column is
+            missing.
     """
 
     def __init__(
@@ -97,4 +97,4 @@ class BalancedBatchSampler(StoredOrderSampler):
             seed=self._seed,
             epoch=epoch,
         )
-        return records.transpose(0, 2, 1).ravel()  # the classes take turns
+        return records.transpose(0, 2, 1).ravel()  # classes alternate

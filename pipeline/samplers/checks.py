@@ -90,7 +90,7 @@ def mix_of_one(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 @checks(MIX, needs=("dataset.sources", "sampler"))
 def sources_of_mix(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse sources that cannot be mixed, weights of which none draws, and another sampler."""
+    """Refuse sources that cannot be mixed, weights that are all zero, and a different sampler."""
     sources = {name: each for name, each in config["dataset"]["sources"].items() if each}
     if not sources:
         text = "no source given; type dataset.sources.<name>.dataset=image_folder"
@@ -121,7 +121,7 @@ def _unmixable(name: str, source: Mapping[str, Any]) -> Iterator[Problem]:
     sampler = str(value_at(source, "sampler._target_"))
     component = registry.find(sampler)
     taken = inspect.signature(component.target).parameters if component else {}
-    # Only when it draws does a sampler of torch show whether it makes batches.
+    # A torch sampler shows only when it draws whether it makes batches.
     if sampler != "sampler/torch" and {"batch_size", "mixed"} & taken.keys():
         text = f"{sampler} given, a source needs single draws; type {key}.sampler=random"
         yield Problem(f"{key}.sampler", text)

@@ -1,4 +1,4 @@
-"""Deal the records of classes to batches in which no class stands twice."""
+"""Assign classes to batches so that no batch holds a class twice."""
 
 from __future__ import annotations
 
@@ -16,22 +16,16 @@ Int64Array = NDArray[np.int64]
 
 
 def stored_classes(values: Int64Array) -> tuple[StoredTable, str]:
-    """Store the class of each record, int64 [n], which all processes map; and its hash."""
+    """Store the class of each record, int64 [n], for all processes; return table and hash."""
     digest = digest_of(values)
     return StoredTable.of(f"table-classes-{digest}", values, what="table of classes"), digest
 
 
 def class_column(sampler: str, column: str, index: Index | None, *, remedy: str) -> Int64Array:
-    """Read a column of whole numbers of an index, int64 [n].
-
-    Args:
-        sampler: Who asks, for messages.
-        column: Its name.
-        index: The metadata of the records, or None.
-        remedy: What a user should do if it is not there.
+    """Read a column of integers of an index, int64 [n]; `remedy` completes the message.
 
     Raises:
-        ValueError: There is no such column, or its values are no whole numbers.
+        ValueError: The column is missing or does not hold integers.
     """
     known = () if index is None else index.columns
     if index is None or column not in known:
@@ -50,7 +44,7 @@ def class_column(sampler: str, column: str, index: Index | None, *, remedy: str)
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """Which records are of each class; classes by their rising values.
+    """The records of each class, in ascending order of class value.
 
     Attributes:
         counts: Records of each class, int64 [C], at least 1.
@@ -62,12 +56,12 @@ class Members:
 
     @classmethod
     def of(cls, values: Int64Array, *, at_least: int = 1, lowest: int | None = None) -> Members:
-        """The records of each value.
+        """Group records by value.
 
         Args:
-            values: Of each record, int64 [n].
-            at_least: Values of fewer records are left out.
-            lowest: Values below this are left out; None: none are.
+            values: Value of each record, int64 [n].
+            at_least: Drop values with fewer records.
+            lowest: Drop values below this.
         """
         names, of_name, counts = np.unique(values, return_inverse=True, return_counts=True)
         kept = counts >= at_least
@@ -84,10 +78,10 @@ class Members:
 
 
 def batches_without_repeats(quotas: Int64Array, per_batch: int) -> int:
-    """The most batches of `per_batch` different classes that a number of draws of each allows.
+    """Return the largest number of batches of `per_batch` different classes.
 
     Args:
-        quotas: Draws that each class has, int64 [C].
+        quotas: Maximum draws of each class, int64 [C].
         per_batch: Classes in a batch.
 
     Returns:
@@ -113,22 +107,19 @@ def epoch_of_classes(
     seed: int,
     epoch: int,
 ) -> Int64Array:
-    """Which records of which class stand at each place of an epoch.
+    """Return the records of an epoch, int64 [B, P, K], without a class twice in a batch.
 
-    Classes are dealt to batches at random, none twice to one batch. The records of a class are
-    shuffled anew each epoch and drawn in that order, round and round: none again before all were.
+    Classes are assigned to batches at random. The records of a class are shuffled anew each
+    epoch and drawn in that order, in cycles.
 
     Args:
         members: The records of each class.
-        quotas: The most places that each class can have, int64 [C].
+        quotas: Maximum places of each class, int64 [C].
         num_batches: Batches of the epoch, B.
         per_batch: Classes in a batch, P.
         together: Records of one class at a place, K.
         seed: The run's seed.
         epoch: The epoch.
-
-    Returns:
-        Record indices, int64 [B, P, K].
     """
     rng = KeyedRng().at(seed, epoch, 0, Stream.SAMPLER)
     places = _trimmed(np.minimum(quotas, num_batches), num_batches * per_batch, rng)
@@ -137,7 +128,7 @@ def epoch_of_classes(
 
 
 def _trimmed(places: Int64Array, total: int, rng: np.random.Generator) -> Int64Array:
-    """Places of each class, `total` in all: those too many are taken away at random."""
+    """Remove places at random until `total` are left; return the places of each class."""
     excess = int(places.sum()) - total
     assert excess >= 0
     owners = np.repeat(np.arange(len(places)), places)
@@ -148,22 +139,21 @@ def _trimmed(places: Int64Array, total: int, rng: np.random.Generator) -> Int64A
 def _dealt(
     places: Int64Array, num_batches: int, per_batch: int, rng: np.random.Generator
 ) -> Int64Array:
-    """Classes dealt to batches, int64 [B, P]; none twice to a batch.
+    """Assign classes to batches, int64 [B, P], without a class twice in a batch.
 
-    A class's places are dealt one after the other to consecutive batches, and it has no more
-    places than there are batches.
+    Deals the places of a class to consecutive batches; `places` is at most `num_batches`.
     """
     order = np.argsort(rng.random(len(places)), kind="stable")
     return np.repeat(order, places[order]).reshape(per_batch, num_batches).T
 
 
 def _shuffled(classes: Int64Array, rng: np.random.Generator) -> Int64Array:
-    """Batches mixed until each arrangement is about as likely, none with a class twice.
+    """Mix batches until all arrangements are about equally likely, keeping classes distinct.
 
-    Pairs of batches put their classes together and share them out anew, but for those that both
-    have: Strona et al., "A fast and unbiased procedure to randomize ecological binary matrices
-    with fixed row and column totals" (curveball), Nature Communications 5, 2014. Here in rounds
-    of disjoint pairs, so that a round is a few calls on whole arrays.
+    Pairs of batches pool their classes and share them out anew; both keep a class they share.
+    Strona et al., "A fast and unbiased procedure to randomize ecological binary matrices
+    with fixed row and column totals" (curveball), Nature Communications 5, 2014. Works in
+    rounds of disjoint pairs, so that a round is a few calls on whole arrays.
     """
     num_batches, per_batch = classes.shape
     classes = classes.copy()
@@ -173,8 +163,8 @@ def _shuffled(classes: Int64Array, rng: np.random.Generator) -> Int64Array:
         pool = np.sort(np.hstack([classes[order[:pairs]], classes[order[pairs:]]]), axis=1)
         keys = rng.random(pool.shape)
         both = pool[:, 1:] == pool[:, :-1]
-        keys[:, :-1][both] = -1.0  # one of the two to the first batch,
-        keys[:, 1:][both] = 2.0  # the other to the second
+        keys[:, :-1][both] = -1.0  # one copy goes to the first batch,
+        keys[:, 1:][both] = 2.0  # the second copy to the second
         pool = np.take_along_axis(pool, np.argsort(keys, axis=1, kind="stable"), axis=1)
         classes[order[:pairs]] = pool[:, :per_batch]
         classes[order[pairs:]] = pool[:, per_batch:]
@@ -185,12 +175,12 @@ def _shuffled(classes: Int64Array, rng: np.random.Generator) -> Int64Array:
 def _drawn(
     members: Members, classes: Int64Array, together: int, rng: np.random.Generator
 ) -> Int64Array:
-    """Records at places of the given classes, int64 [n, K]."""
+    """Return the records at places of the given classes, int64 [n, K]."""
     owners = np.repeat(np.arange(len(members)), members.counts)
     records = members.records[np.lexsort((rng.random(len(owners)), owners))]
     starts = np.cumsum(members.counts) - members.counts
     order = np.argsort(classes, kind="stable")
-    number = np.empty(len(classes), np.int64)  # how many places of the class came before
+    number = np.empty(len(classes), np.int64)  # earlier places of the same class
     before = np.searchsorted(classes[order], np.arange(len(members)))
     number[order] = np.arange(len(classes)) - before[classes[order]]
     draws = number[:, None] * together + np.arange(together)

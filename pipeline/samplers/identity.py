@@ -23,17 +23,16 @@ from penstock.pipeline.samplers.class_batches import (
 
 @register("sampler", "identity")
 class IdentitySampler(StoredOrderSampler):
-    """Batches of P identities with K images each; no identity twice in a batch.
+    """Batches of P identities with K images each, without an identity twice in a batch.
 
-    The batches of Hermans, Beyer and Leibe, "In Defense of the Triplet Loss for Person
-    Re-Identification", arXiv:1703.07737, section 2. As in the field's code bases, the images of
-    an identity are cut into groups of K, ceil(images / K) of them (the last is filled up with
-    the identity's first), and each group stands once in an epoch, so every image about once. An
-    epoch has as many batches as can be filled without an identity twice in one; groups that are
-    left over are others in each epoch.
+    Hermans, Beyer and Leibe, "In Defense of the Triplet Loss for Person Re-Identification",
+    arXiv:1703.07737, section 2. The images of an identity are cut into ceil(images / K) groups
+    of K; its first images fill up the last group. Each group occurs once in an epoch, so every
+    image about once. An epoch has as many batches as can be filled with distinct identities,
+    and leaves out different groups each time.
 
-    The K images of an identity stand one after the other and no rank cuts them apart. One
-    epoch's order is computed at a time, once per machine.
+    The K images of an identity are adjacent, and always on one rank. Computes one epoch's
+    order at a time, once per machine.
 
     Args:
         n: Number of records.
@@ -42,13 +41,13 @@ class IdentitySampler(StoredOrderSampler):
         batch_size: Positions of a batch over all ranks, G.
         identities: P; null: G / K.
         images_per_identity: K.
-        column: The index column that says the identity, a whole number: ``label``, or another.
-        short: Identities of fewer than K images have them repeated, or are left out (``drop``).
-        junk: Identities below 0, as re-identification sets number what is nobody, are left out,
-            or are one identity like the others (``keep``).
+        column: The index column of the identity, an integer.
+        short: ``repeat`` the images of identities with fewer than K images, or ``drop`` these.
+        junk: ``drop`` identities below 0, which re-identification sets use for unknown people, or
+            ``keep`` them like other identities.
 
     Raises:
-        ValueError: P * K is not G, there is no such column, or there are fewer than P identities.
+        ValueError: P * K is not G, the column is missing, or there are fewer than P identities.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Shuffle records without an end, for training that counts iterations."""
+"""Shuffle records endlessly, for training that counts iterations."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from penstock.core.rng import permute
 
 @register("sampler", "infinite")
 class InfiniteSampler:
-    """Shuffled records without an end, in epochs of as many batches as one asks for.
+    """Endless shuffled records, in epochs of a chosen number of batches.
 
-    Passes over the data follow each other, each shuffled anew, and an epoch is a piece of them,
-    however long: no record comes again before every other one came. What an epoch is settles
-    when there is a validation and a checkpoint; `trainer.max_steps` ends the run. In constant
-    memory, as ``random``.
+    Passes over the data follow each other, each shuffled anew, and an epoch is a piece of them.
+    No record repeats before all others were drawn. The epoch decides the times of validation
+    and checkpoints; `trainer.max_steps` ends the run. Uses constant memory, as ``random`` does.
 
     Args:
         n: Number of records.
         index: Metadata of the records, not used.
         seed: The run's seed.
         batch_size: Positions of a batch over all ranks.
-        steps: Batches in an epoch; null: as many as hold `n` positions, rounded up.
+        steps: Batches in an epoch; null: enough for `n` positions, rounded up.
     """
 
     def __init__(
@@ -47,7 +46,7 @@ class InfiniteSampler:
         return self._length
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        """Return the record indices at positions ``start .. stop - 1`` of `epoch`, int64."""
         first, end = epoch * self._length + start, epoch * self._length + stop
         pieces = [np.zeros(0, np.int64)]
         while first < end:

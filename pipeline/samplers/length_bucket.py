@@ -1,4 +1,4 @@
-"""Sample records of like length into each batch, so that little is padding."""
+"""Sample records of similar length into each batch, to reduce padding."""
 
 from __future__ import annotations
 
@@ -19,25 +19,24 @@ from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable, dige
 
 @register("sampler", "length_bucket")
 class LengthBucketSampler(StoredOrderSampler):
-    """Every record once, shuffled anew every epoch, records of like length in each batch.
+    """Every record once, shuffled anew every epoch, records of similar length in each batch.
 
-    The epoch is shuffled, sorted by length within windows of many batches, cut into batches, and
-    the batches are shuffled. What is left over at the end, fewer records than a batch, is drawn
-    from all lengths alike. Within a batch the lengths are spread such that any slice of it, and
-    so every rank, has long and short ones alike: ranks get equal work. Batches keep their number
-    of records; ``sampler=token_budget`` makes them of a number of tokens.
+    The epoch is shuffled, sorted by length within windows of many batches, and cut into batches,
+    which are shuffled. The remainder at the end, smaller than a batch, has any lengths. Within a
+    batch, any slice, and so every rank, has long and short records: ranks get equal work. Batches
+    have a fixed number of records; see ``sampler=token_budget`` for a fixed number of tokens.
 
     Args:
         n: Number of records.
-        index: Metadata of the records, where lengths come from.
+        index: Metadata of the records, the source of lengths.
         seed: The run's seed.
         batch_size: Positions in a batch over all ranks.
         column: The column of the index with the lengths.
-        window: Batches that are sorted together; more of them pad less, and mix less.
+        window: Batches sorted together; more batches pad less, and mix less.
         max_length: Longer records count as this long; for a transform that cuts them.
 
     Raises:
-        ValueError: The index has no such column, or it holds no lengths.
+        ValueError: The column is missing, or it holds no lengths.
     """
 
     def __init__(
@@ -67,11 +66,11 @@ class LengthBucketSampler(StoredOrderSampler):
 
     @property
     def capabilities(self) -> SamplerCapabilities:
-        """A hash of the lengths."""
+        """Return the hash of the lengths."""
         return SamplerCapabilities(fingerprint=self.fingerprint)
 
     def fingerprint(self) -> str:
-        """Hash of the lengths."""
+        """Return a hash of the lengths."""
         return self._digest
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
@@ -85,7 +84,7 @@ class LengthBucketSampler(StoredOrderSampler):
             window[:] = window[np.argsort(lengths[window], kind="stable")]
             batches = window.reshape(-1, size)
             batches[:] = batches[:, spread]
-        # Words beyond those of the permutation, which takes the first n at most.
+        # The permutation uses at most the first n words.
         words = philox_words(
             self._seed, epoch, self._n, self._n + count, Stream.SAMPLER
         )[:, 0]  # fmt: skip
@@ -96,9 +95,9 @@ class LengthBucketSampler(StoredOrderSampler):
 
 @lru_cache(maxsize=4)
 def _spread(size: int) -> NDArray[np.int64]:
-    """A permutation of ``0 .. size - 1`` whose every run of places is spread evenly over them.
+    """Return a permutation of ``0 .. size - 1`` whose every run of places is spread evenly.
 
-    The places' bits reversed: J. G. van der Corput, "Verteilungsfunktionen", 1935.
+    Reverses the places' bits: J. G. van der Corput, "Verteilungsfunktionen", 1935.
     """
     places = np.arange(size, dtype=np.int64)
     reversed_bits = np.zeros(size, np.int64)

@@ -18,7 +18,7 @@ from penstock.core.registry import register
 from penstock.core.rng import Stream, philox_words
 
 BLOCK = 1_024
-"""Positions that hold each source's exact share."""
+"""Positions in a block, which holds each source's exact share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,8 @@ class MixedSource:
     """A source of a mix.
 
     Attributes:
-        name: Its name.
-        size: Number of its records.
-        weight: How often it is drawn, beside the weights of the others; 0: never.
-        sampler: Which of its own records its own positions hold; None where the weight is 0.
+        weight: Relative draw frequency; 0: never drawn.
+        sampler: Orders the source's own records; None where the weight is 0.
     """
 
     name: str
@@ -40,12 +38,11 @@ class MixedSource:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The sources that are mixed.
+    """The sources of a mix.
 
     Attributes:
         sources: In the order in which their records are numbered.
-        length: Positions in an epoch; None: as many as the samplers of the sources that are
-            drawn have together.
+        length: Positions in an epoch; None: the sum of the lengths of the drawn sources' samplers.
     """
 
     sources: tuple[MixedSource, ...]
@@ -54,15 +51,14 @@ class Mixture:
 
 @register("sampler", "mix")
 class MixSampler:
-    """Draws from several data sets by their weights, for ``dataset=mix`` alone.
+    """Draw from several data sets by their weights; only for ``dataset=mix``.
 
     Blocks of 1,024 positions hold each source's exact share, by cumulative rounding over all
-    epochs (see `counts_at`), in an order that (seed, epoch, block) permutes; an epoch's
-    last block is as long as what is left. The draws of a source, counted from the start of
-    training, are its own sampler's positions, whose epoch advances at every wrap: an epoch of the
-    mix goes on in each source where the one before ended, so no source repeats an order, and each
-    goes through all of its own before it begins again. Any position is known at once, without an
-    array of the epoch.
+    epochs (see `counts_at`), in an order keyed by (seed, epoch, block). The last block of an
+    epoch may be shorter. The draws of a source, counted from the start of training, index its
+    own sampler, whose epoch advances at every wrap. So an epoch of the mix resumes each source
+    where the last epoch stopped, no source repeats an order, and each source is exhausted
+    before it restarts. Computes any position directly, without an array of the epoch.
 
     Args:
         n: Number of records of all sources.
@@ -71,8 +67,8 @@ class MixSampler:
         mixed: The sources, their weights and samplers.
 
     Raises:
-        ValueError: There is no mix, a weight makes no sense, a source that is to be drawn has
-            nothing to be drawn, or a sampler needs its positions together.
+        ValueError: `mixed` is None, a weight is invalid, a drawn source is empty, or a sampler
+            needs its positions together.
     """
 
     def __init__(
@@ -95,7 +91,7 @@ class MixSampler:
 
     @property
     def capabilities(self) -> SamplerCapabilities:
-        """Any positions at once, of all sources or of one."""
+        """Return random access to positions, of all sources or one."""
         return SamplerCapabilities(
             same=self._same,
             at=self.at,
@@ -109,11 +105,11 @@ class MixSampler:
         return self._plan.length
 
     def sampler_of(self, name: str) -> Sampler | None:
-        """The sampler of a source; None where it is not drawn."""
+        """Return the sampler of a source, or None if it is not drawn."""
         return next(source.sampler for source in self._sources if source.name == name)
 
     def fingerprint(self) -> str:
-        """Hash of what the sources' samplers take from elsewhere, such as weights in a file."""
+        """Return a hash of the sources' external inputs, such as weights in a file."""
         digest = hashlib.blake2b(digest_size=12)
         for source, can in zip(self._sources, self._can, strict=True):
             own = can.fingerprint
@@ -121,7 +117,7 @@ class MixSampler:
         return digest.hexdigest()
 
     def uses(self) -> NDArray[np.float64]:
-        """Share of the draws that each record gets, float64 [n]."""
+        """Return each record's share of the draws, float64 [n]."""
         shares = []
         for source, can in zip(self._sources, self._can, strict=True):
             own = np.ones(source.size) if can.uses is None else can.uses()
@@ -129,11 +125,11 @@ class MixSampler:
         return np.concatenate(shares)
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        """Return the record indices at positions ``start .. stop - 1`` of `epoch`, int64."""
         return self.at(epoch, np.arange(start, stop, dtype=np.int64))
 
     def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Record indices at any positions of `epoch`, int64 [n]: faster than one by one."""
+        """Return the record indices at any positions of `epoch`, int64 [n]."""
         sources = np.empty(len(positions), np.int16)
         draws = np.empty(len(positions), np.int64)
         for rows, places, block in _by_block(self._plan, epoch, positions):
@@ -146,10 +142,10 @@ class MixSampler:
         return records
 
     def of_source(self, number: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Records of one source near to any positions of `epoch`: what it draws from there on.
+        """Return the records that one source draws from the given positions on.
 
         Args:
-            number: The source, counted from 0; one that is drawn.
+            number: The source, counted from 0; its weight is above 0.
             epoch: The epoch.
             positions: int64 [n].
 
@@ -164,11 +160,7 @@ class MixSampler:
 
 
 def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
-    """The same proportions in whole numbers, exactly, so that nothing is ever rounded away.
-
-    Args:
-        weights: Finite, none below zero, not all zero.
-    """
+    """Convert weights (finite, not negative, not all zero) to integers in the same proportions."""
     fractions = [Fraction(weight) for weight in weights]
     scale = math.lcm(*(fraction.denominator for fraction in fractions))
     numbers = [int(fraction * scale) for fraction in fractions]
@@ -177,20 +169,12 @@ def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
 
 
 def counts_at(total: int, weights: Sequence[int]) -> list[int]:
-    """Of the first `total` draws, how many belong to each source, by cumulative rounding.
+    """Divide the first `total` draws among the sources, by cumulative rounding.
 
-    The sources are halved, one half is given its rounded share, the other the rest, and so on in
-    each half. So the counts add up to `total`, none ever falls when `total` grows, and each is
-    within half a draw of its exact share per halving: for S sources within ceil(log2 S) / 2, one
-    draw for three or four of them. (Rounding sums of shares instead is a little closer, but takes
-    draws back from a source whose share is small.)
-
-    Args:
-        total: Number of draws, as large as one likes.
-        weights: Of each source, whole numbers.
-
-    Returns:
-        A count for each source; 0 where the weight is.
+    Halves the sources, gives one half its rounded share and the other the rest, and repeats in each
+    half. So the counts add up to `total`, no count falls when `total` grows, and each is within
+    half a draw of its exact share per halving: within ceil(log2 S) / 2 for S sources. (Rounding
+    cumulative sums of shares is slightly closer, but takes back draws of small sources.)
     """
     if len(weights) == 1:
         return [total]
@@ -202,14 +186,14 @@ def counts_at(total: int, weights: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The few values that decide the order of the sources; hashable."""
+    """The values that decide the order of the sources; hashable."""
 
     seed: int
     weights: tuple[int, ...]
     length: int
 
     def counts(self, epoch: int, position: int) -> list[int]:
-        """Draws of each source before a position."""
+        """Return the draws of each source before a position."""
         return counts_at(epoch * self.length + position, self.weights)
 
 
@@ -220,7 +204,7 @@ class _Block:
     Attributes:
         before: Draws of each source before the block.
         sources: The source at each position, int16 [n].
-        draws: Which draw of its source that is, int64 [n].
+        draws: Draw number within the source at each position, int64 [n].
     """
 
     before: list[int]
@@ -246,7 +230,7 @@ def _block(plan: _Plan, epoch: int, number: int) -> _Block:
 def _by_block(
     plan: _Plan, epoch: int, positions: NDArray[np.int64]
 ) -> Iterator[tuple[Any, NDArray[np.int64], _Block]]:
-    """Rows of `positions` that lie in one block, their places in it, and the block."""
+    """Yield, for each block, the rows of `positions` in it, their places, and the block."""
     numbers = positions // BLOCK
     if positions.size and numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
         number = int(numbers[0])
@@ -258,7 +242,7 @@ def _by_block(
 
 
 def _records_of(source: MixedSource, draws: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The records of a source's draws, int64 [n], numbered in it: its own sampler's."""
+    """Return the records of a source's draws, int64 [n], numbered in that source."""
     sampler = source.sampler
     assert sampler is not None, "a source that is never drawn"
     epochs, positions = np.divmod(draws, len(sampler))
@@ -279,7 +263,7 @@ def _records_of(source: MixedSource, draws: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _check(mixed: Mixture) -> None:
-    """Refuse what cannot be mixed."""
+    """Refuse sources that cannot be mixed."""
     for source in mixed.sources:
         key = f"dataset.sources.{source.name}"
         if not (source.weight >= 0 and math.isfinite(source.weight)):

@@ -1,4 +1,4 @@
-"""Sample batches of as many tokens, of any lengths, for a collate that packs them into rows."""
+"""Sample batches of a fixed number of tokens, for a collate that packs them into rows."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable, dige
 class PackedSampler(StoredOrderSampler):
     """Every record once, shuffled anew every epoch, in batches of at most `max_tokens` of data.
 
-    For ``collate=packed``, which puts several sequences into a row: padding is not counted, and
-    lengths need not be alike. The shuffled epoch is cut into batches of as many tokens, but for the
-    half of a record at either end; every epoch has as many batches. Evaluation has batches of
-    ``loader.eval_batch_size`` records, in order.
+    For ``collate=packed``, which puts several sequences into a row: padding does not count, and
+    lengths may differ. The shuffled epoch is cut into batches of equal tokens, to within
+    half a record at either end. Every epoch has the same number of batches. Evaluation batches
+    have ``loader.eval_batch_size`` records, in order.
 
     Args:
         n: Number of records.
-        index: Metadata of the records, where lengths come from.
+        index: Metadata of the records, the source of lengths.
         seed: The run's seed.
-        max_tokens: The most tokens of a batch over all ranks. Each takes its share of the records.
+        max_tokens: Maximum tokens of a batch over all ranks; each takes its share of the records.
         column: The column of the index with the lengths.
         max_length: Longer records count as this long; for a transform that cuts them.
 
     Raises:
-        ValueError: The index has no such column, it holds no lengths, or a record is not shorter
-            than `max_tokens`.
+        ValueError: The column is missing, it holds no lengths, or a record is not shorter than
+            `max_tokens`.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class PackedSampler(StoredOrderSampler):
                 f"sampler.max_length where a transform cuts longer ones"
             )
         self._n, self._seed = n, seed
-        # Cuts fall between records, so that a batch may have one record more than its share.
+        # Cuts fall between records, so a batch may exceed its share by one record.
         self._num_batches = min(n, -(-int(lengths.sum()) // (max_tokens - longest)) or 1)
         self._digest = digest_of(lengths)
         signature = signature_of(
@@ -71,11 +71,11 @@ class PackedSampler(StoredOrderSampler):
 
     @property
     def capabilities(self) -> SamplerCapabilities:
-        """A hash of the lengths, and the cuts of its batches."""
+        """Return the hash of the lengths and the batch cuts."""
         return SamplerCapabilities(fingerprint=self.fingerprint, cuts=self.batch_cuts)
 
     def fingerprint(self) -> str:
-        """Hash of the lengths."""
+        """Return a hash of the lengths."""
         return self._digest
 
     def _order(self, epoch: int) -> NDArray[np.int64]:

@@ -14,8 +14,7 @@ from penstock.core.rng import permute
 class RandomSampler:
     """Every record once, shuffled anew every epoch.
 
-    A keyed permutation: any position of any epoch is known at once, without an array of
-    the epoch.
+    A keyed permutation computes any position of any epoch directly, in constant memory.
 
     Args:
         n: Number of records, up to 10^12 and more.
@@ -29,16 +28,16 @@ class RandomSampler:
 
     @property
     def capabilities(self) -> SamplerCapabilities:
-        """Any positions at once."""
+        """Return random access to positions."""
         return SamplerCapabilities(at=self.at)
 
     def __len__(self) -> int:
         return self._n
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        """Return the record indices at positions ``start .. stop - 1`` of `epoch`, int64."""
         return self.at(epoch, np.arange(start, stop, dtype=np.int64))
 
     def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Record indices at any positions of `epoch`, int64 [n]: faster than one by one."""
+        """Return the record indices at any positions of `epoch`, int64 [n]."""
         return permute(positions, length=self._n, seed=self._seed, epoch=epoch)

@@ -1,4 +1,4 @@
-"""Take the records in the order in which they lie."""
+"""Draw the records in the order of the index."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from penstock.core.registry import register
 
 @register("sampler", "sequential")
 class SequentialSampler:
-    """Every record once, in the order of the index; or some, spread evenly over all.
+    """Every record once, in the order of the index, or an evenly spread subset.
 
     Args:
         n: Number of records.
-        count: Records to take, the first of each of so many equal runs; null: all.
+        count: Records to take, evenly spread over the index; null: all.
     """
 
     def __init__(self, n: int, *, count: Annotated[int, Ge(0)] | None = None) -> None:
@@ -28,14 +28,14 @@ class SequentialSampler:
         return self._count
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Record indices at positions ``start .. stop - 1``, int64 [stop - start]."""
+        """Return the record indices at positions ``start .. stop - 1``, int64."""
         positions = np.arange(start, stop, dtype=np.int64)
         return positions if self._count == self._n else positions * self._n // self._count
 
 
 @register("sampler", "inference")
 def make_inference_sampler(n: int) -> SequentialSampler:
-    """Another name of ``sequential``.
+    """Alias of ``sequential``.
 
     Args:
         n: Number of records.

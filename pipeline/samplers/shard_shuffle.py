@@ -1,4 +1,4 @@
-"""Shuffle with locality: shards in a new order, records among a few neighbouring shards."""
+"""Shuffle with locality: shuffle the shards, and records among a few neighbouring shards."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ from penstock.pipeline.epoch_orders import StoredTable, digest_of
 class ShardShuffleSampler:
     """Every record once, shuffled anew every epoch, within windows of several shards.
 
-    The shards are shuffled and cut into windows, and the records of a window are shuffled. So
-    an epoch goes through the data a few shards at a time: for disks that seek, for files whose
-    records are read in groups, and where a cache holds a part of the data. Shards of
-    different sizes stay whole. Any position of any epoch is known at once, in memory for the shards
-    alone.
+    Shuffles the shards, cuts them into windows, and shuffles the records of a window. An epoch
+    reads a few shards at a time, which suits disks that seek, files whose records are read in
+    groups, and caches of part of the data. Shards may differ in size. Computes any position
+    directly, in memory proportional to the number of shards.
 
     Args:
         n: Number of records.
         index: Metadata of the records, not used.
         seed: The run's seed.
-        shards: Gives the first record of each shard, int64 [s], ascending; None: the data has none.
-        window: Shards whose records are mixed; more of them shuffle better.
-        shard_records: Records in a row that are a shard where the data has none, or only one.
+        shards: Returns the first record of each shard, int64 [s], ascending; None: no shards.
+        window: Shards whose records are mixed; more shards shuffle better.
+        shard_records: Consecutive records of a shard if the data has fewer than two shards.
     """
 
     def __init__(
@@ -58,22 +57,22 @@ class ShardShuffleSampler:
 
     @property
     def capabilities(self) -> SamplerCapabilities:
-        """Any positions at once; a hash of the shards."""
+        """Return random access to positions, and the hash of the shards."""
         return SamplerCapabilities(at=self.at, fingerprint=self.fingerprint)
 
     def __len__(self) -> int:
         return self._n
 
     def fingerprint(self) -> str:
-        """Hash of where the shards begin."""
+        """Return a hash of the shard boundaries."""
         return self._digest
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        """Return the record indices at positions ``start .. stop - 1`` of `epoch`, int64."""
         return self.at(epoch, np.arange(start, stop, dtype=np.int64))
 
     def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Record indices at any positions of `epoch`, int64 [n]: faster than one by one."""
+        """Return the record indices at any positions of `epoch`, int64 [n]."""
         shards = self._epoch(epoch)
         windows = np.searchsorted(shards.windows, positions, side="right") - 1
         mixed = np.empty(len(positions), np.int64)
@@ -90,7 +89,7 @@ class ShardShuffleSampler:
         return shards.records[places] + mixed - shards.ends[places]
 
     def _epoch(self, epoch: int) -> _Epoch:
-        # Replaced as a whole, so that threads need no lock.
+        # Replaced atomically, so threads need no lock.
         if (last := self._last) is None or last.number != epoch:
             bounds = self._bounds.array
             count = len(bounds) - 1
@@ -111,10 +110,9 @@ class _Epoch(NamedTuple):
     """The shards in the order of an epoch.
 
     Attributes:
-        number: The epoch.
-        ends: Where each ends, before records are mixed, int64 [s].
-        records: The record behind the last one of each, int64 [s].
-        windows: Where windows begin, and the last one ends, int64 [w + 1].
+        ends: End position of each shard before records are mixed, int64 [s].
+        records: End record of each shard, int64 [s].
+        windows: Bounds of the windows, int64 [w + 1].
     """
 
     number: int

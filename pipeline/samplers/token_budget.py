@@ -1,4 +1,4 @@
-"""Sample batches of as many tokens, whatever the number of their records."""
+"""Sample batches of a fixed number of tokens and any number of records."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ from penstock.core.rng import Stream, permute, philox_words
 from penstock.datasets.records.lengths import read_lengths
 from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable, digest_of
 
-_LIKE = 1.1  # lengths that differ by less are shuffled among each other
+_LIKE = 1.1  # lengths within this ratio are shuffled together
 
 
 @register("sampler", "token_budget")
 class TokenBudgetSampler(StoredOrderSampler):
     """Every record once, shuffled anew every epoch, in batches of at most `max_tokens`.
 
-    A batch counts as its records times the longest of them, so padding is paid for; it has at most
-    ``loader.batch_size`` records. Evaluation has ``loader.eval_batch_size`` of them, in order.
-    Records whose lengths differ by a tenth at most are shuffled among each other, lined up by
+    A batch counts as its records times its longest record, so padding counts. It has at most
+    ``loader.batch_size`` records. Evaluation batches have ``loader.eval_batch_size`` records, in
+    order. Records whose lengths differ by at most a tenth are shuffled together, sorted by
     length, and cut; then the batches are shuffled. The cuts fall at the same lengths in every
-    epoch, so that every epoch has as many batches.
+    epoch, so every epoch has the same number of batches.
 
     Args:
         n: Number of records.
-        index: Metadata of the records, where lengths come from.
+        index: Metadata of the records, the source of lengths.
         seed: The run's seed.
-        batch_size: The most records of a batch over all ranks.
-        max_tokens: The most tokens of a batch over all ranks, padding included. Each rank takes
-            its share of the records.
+        batch_size: Maximum records of a batch over all ranks.
+        max_tokens: Maximum tokens of a batch over all ranks, padding included. Each rank takes its
+            share of the records.
         column: The column of the index with the lengths.
         max_length: Longer records count as this long; for a transform that cuts them.
 
     Raises:
-        ValueError: The index has no such column, it holds no lengths, or a record is longer than
+        ValueError: The column is missing, it holds no lengths, or a record is longer than
             `max_tokens`.
     """
 
@@ -82,30 +82,30 @@ class TokenBudgetSampler(StoredOrderSampler):
 
     @property
     def capabilities(self) -> SamplerCapabilities:
-        """A hash of the lengths, and the cuts of its batches."""
+        """Return the hash of the lengths and the batch cuts."""
         return SamplerCapabilities(fingerprint=self.fingerprint, cuts=self.batch_cuts)
 
     def fingerprint(self) -> str:
-        """Hash of the lengths."""
+        """Return a hash of the lengths."""
         return self._digest
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         shuffled = permute(np.arange(self._n), length=self._n, seed=self._seed, epoch=epoch)
-        # Longest first; the shuffled order decides among like ones.
+        # Longest first; the shuffled order decides among similar lengths.
         lined_up = shuffled[np.argsort(-self._classes.array[shuffled], kind="stable")]
-        # Words beyond those of the permutation, which takes the first n at most.
+        # The permutation uses at most the first n words.
         stop = self._n + self._sizes.array.size
         words = philox_words(self._seed, epoch, self._n, stop, Stream.SAMPLER)[:, 0]
         batches = np.argsort(words, kind="stable")
         sizes = self._sizes.array[batches]
         firsts = (np.cumsum(self._sizes.array) - self._sizes.array)[batches]
-        moved = firsts - (np.cumsum(sizes) - sizes)  # from where a batch comes to where it lies
+        moved = firsts - (np.cumsum(sizes) - sizes)  # offset between a batch's old and new place
         order = lined_up[np.arange(self._n) + np.repeat(moved, sizes)]
         return np.concatenate([[0], np.cumsum(sizes), order])
 
 
 def _like_lengths(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Class of each length, int64 [n]: those of one class are alike, longer ones' are higher."""
+    """Group lengths into classes of similar length, int64 [n]; longer classes have higher ids."""
     bounds, longest = [1], int(lengths.max(initial=0))
     while bounds[-1] < longest:
         bounds.append(max(bounds[-1] + 1, int(bounds[-1] * _LIKE)))
@@ -115,9 +115,9 @@ def _like_lengths(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 def _batch_sizes(
     lengths: NDArray[np.int64], classes: NDArray[np.int64], max_tokens: int, most: int
 ) -> NDArray[np.int64]:
-    """Cut records that are lined up from the longest on: int64 [B], the records of each batch.
+    """Cut the records, longest first, into batches; return the size of each batch, int64 [B].
 
-    A record counts as long as the longest of its class, whichever of them stands there.
+    A record counts as the longest of its class, so the sizes hold for any order in the class.
     """
     _, of_class, counts = np.unique(-classes, return_inverse=True, return_counts=True)
     longest = np.zeros(len(counts), np.int64)
@@ -129,5 +129,5 @@ def _batch_sizes(
         sizes.append(np.full(begun, size))
         at += begun * size
     found = np.concatenate(sizes)
-    found[-1:] -= at - len(lengths)  # the last one has what is left
+    found[-1:] -= at - len(lengths)  # the last batch has the rest
     return found

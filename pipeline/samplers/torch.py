@@ -1,4 +1,4 @@
-"""Make any torch sampler, of records or of batches, a pure function of seed and epoch."""
+"""Make any torch sampler, of records or batches, a pure function of seed and epoch."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from penstock.pipeline.epoch_orders import StoredOrderSampler, digest_of
 
 @register("sampler", "torch")
 class TorchSampler(StoredOrderSampler):
-    """Any torch sampler, seeded anew every epoch.
+    """Draw with any torch sampler, seeded anew every epoch.
 
-    One epoch's order is computed at a time, once per machine, and memory-mapped. The class is
-    given what its signature names: ``data_source`` (a range of the records), ``labels`` or
-    ``targets`` (int64 [n], from the index), ``sampler`` (a random one), ``batch_size`` and
-    ``generator``. A sampler that draws from torch's, NumPy's or Python's global state instead
-    finds these seeded.
+    Computes one epoch's order at a time, once per machine, and memory-maps it. The class
+    receives the arguments that its signature names: ``data_source`` (a range of the records),
+    ``labels`` or ``targets`` (int64 [n], from the index), ``sampler`` (a random one),
+    ``batch_size`` and ``generator``. The global random states of torch, NumPy and Python are
+    seeded too.
 
-    What yields lists is a sampler of batches: they are the loader's, over all ranks, of any sizes
-    up to ``loader.batch_size``; no epoch has more of them than its ``len()`` says of the first.
-    ``loader.drop_last`` does nothing for them. What draws from a generator of its own, seeded by
-    nobody, is another order on each machine and in each run.
+    A sampler that yields lists decides the loader's batches over all ranks, of up to
+    ``loader.batch_size`` records. No epoch has more of them than its ``len()`` in the first.
+    ``loader.drop_last`` does not affect them. A sampler with an unseeded generator of its own
+    yields a different order on each machine and in each run.
 
     Args:
         n: Number of records.
@@ -132,7 +132,7 @@ class TorchSampler(StoredOrderSampler):
         cuts = np.zeros(0, np.int64)
         if self._gives_batches:
             cuts = self._cuts(epoch, [batch.size for batch in batches])
-            # Positions behind the last batch are in none, and hold what may stand for others.
+            # Positions behind the last batch belong to no batch; any valid index fills them.
             order = np.resize(order, self._length)
         if order.size != self._length:
             raise ValueError(
@@ -147,7 +147,7 @@ class TorchSampler(StoredOrderSampler):
         return np.concatenate([cuts, order])
 
     def _cuts(self, epoch: int, sizes: list[int]) -> NDArray[np.int64]:
-        """Check the sizes of an epoch's batches, and add them up; empty ones fill the epoch."""
+        """Check the batch sizes; return their cumulative sum, padded with empty batches."""
         name, most, empty = self._target.__qualname__, max(sizes, default=0), self._num_cuts - 1
         if len(sizes) > empty:
             raise ValueError(
@@ -168,7 +168,7 @@ class TorchSampler(StoredOrderSampler):
         return np.cumsum([0, *sizes, *[0] * (empty - len(sizes))])
 
     def _drawn(self, epoch: int) -> list[NDArray[np.int64]]:
-        """Run the sampler: the records of its batches, or in one piece all of them."""
+        """Run the sampler; return the records of its batches, or all records as one array."""
         with GlobalStates(self._epoch_seed(epoch)):
             sampler = self._make(epoch)
             try:
@@ -186,7 +186,7 @@ def _sampler_class(target: Any) -> type:
     from torch.utils import data
 
     if isinstance(target, str):
-        # Configs are resolved before they get here; this is for use from Python.
+        # For use from Python; configs hold the class already.
         module, _, name = target.rpartition(".")
         known = getattr(data, name, None) if module == "torch.utils.data" else None
         if known is None:
@@ -203,7 +203,7 @@ def _sampler_class(target: Any) -> type:
 
 
 def _hashable(value: Any) -> Any:
-    """A JSON-able stand-in for an argument: arrays become hashes of what they hold."""
+    """Return a JSON-able stand-in for an argument; arrays become hashes of their content."""
     if isinstance(value, (range, str, int, float, bool, type(None))):
         return repr(value)
     try:

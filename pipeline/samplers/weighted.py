@@ -21,33 +21,33 @@ from penstock.pipeline.epoch_orders import StoredTable, digest_of, epoch_order
 
 _CHUNK = 1 << 20
 _CLASSES = {RAREST_LABEL: "labels", "label": "label", RAREST: "box_labels"}
-"""Columns of class ids, and the fields whose classes they are of."""
+"""The field that names the classes, by column of class ids."""
 
 
 @register("sampler", "weighted")
 class WeightedSampler:
-    """Records drawn by weight, with or without replacement.
+    """Draw records by weight, with or without replacement.
 
-    With replacement every position is a draw of its own: O(log n) in a cumulative table that
-    all processes of the machine map from one file. Without replacement the epoch is one
+    With replacement, each position is an independent draw: O(log n) in a cumulative table that
+    all processes of the machine map from one file. Without replacement, the epoch is one
     order, computed once per machine.
 
     Args:
         n: Number of records.
-        index: Metadata of the records, where labels and columns come from.
-        column_of: Reads a field of all records that is no column of the index; None: it is none.
+        index: Metadata of the records, the source of labels and columns.
+        column_of: Reads a field of all records that the index lacks, or returns None.
         seed: The run's seed.
-        weights: ``balanced``, a mapping from class to weight (other classes weigh 1), a
-            column of the data, or the path of a table (CSV or Parquet) with the columns key and
-            weight, or of a ``.npy`` or ``.csv`` of weights in the records' order. Of several
-            labels, or boxes, a record has the class that the fewest records have.
-        replacement: Whether a record may be drawn more than once in an epoch.
-        num_samples: Positions in an epoch; null: `n`, or without replacement the number of
-            records with a weight above zero.
+        weights: ``balanced``, a mapping from class to weight (other classes weigh 1), a column of
+            the data, or the path of a table (CSV or Parquet) with the columns key and weight, or of
+            a ``.npy`` or ``.csv`` of weights in the records' order. A record with several labels or
+            boxes counts as its rarest class.
+        replacement: Whether an epoch may draw a record more than once.
+        num_samples: Positions in an epoch; null: `n`, or without replacement the number of records
+            with a weight above zero.
 
     Raises:
-        ValueError: A weight is negative, infinite or NaN, all are zero, or more draws without
-            replacement are asked for than there are weights above zero.
+        ValueError: A weight is negative, infinite or NaN, all are zero, or `num_samples` exceeds
+            the number of weights above zero without replacement.
     """
 
     def __init__(
@@ -78,14 +78,14 @@ class WeightedSampler:
         self._digest = digest_of(values)
         self._table = _store(values, self._digest, cumulative=replacement)
         by_class = weights == "balanced" or isinstance(weights, dict)
-        # A replacement of another class would change the balance that was asked for.
+        # A replacement of another class would change the requested balance.
         self._same = (_class_column(index),) if by_class else ()
-        # A file of weights is one wherever it lies.
+        # A file of weights is identified by its content, not its path.
         self._by_content = ("weights",) if _is_file(weights) else ()
 
     @property
     def capabilities(self) -> SamplerCapabilities:
-        """A hash of the weights, and these; and the class, where that decides them."""
+        """Return the weights and their hash, and the class column if it decides the weights."""
         return SamplerCapabilities(
             same=self._same,
             fingerprint=self.fingerprint,
@@ -97,16 +97,16 @@ class WeightedSampler:
         return self._length
 
     def fingerprint(self) -> str:
-        """Hash of the weights, wherever they came from."""
+        """Return a hash of the weights."""
         return self._digest
 
     def uses(self) -> NDArray[np.float64]:
-        """Weights of all records, float64 [n]."""
+        """Return the weights of all records, float64 [n]."""
         table = self._table.array
         return np.diff(table, prepend=0.0) if self._replacement else table
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        """Return the record indices at positions ``start .. stop - 1`` of `epoch`, int64."""
         if not self._replacement:
             signature = signature_of(
                 sampler="weighted", seed=self._seed, n=self._length, weights=self._digest
@@ -116,14 +116,14 @@ class WeightedSampler:
         cumulative = self._table.array
         words = philox_words(self._seed, epoch, start, stop, Stream.SAMPLER)[:, 0]
         targets = _uniform(words) * cumulative[-1]
-        # side="right" steps over records of weight 0. Rounding may lift a target to the very
-        # top: it belongs to the last record that weighs something.
+        # side="right" skips records of weight 0. A target rounded up to the total
+        # belongs to the last record with a weight above 0.
         found = np.searchsorted(cumulative, targets, side="right")
         last = np.searchsorted(cumulative, cumulative[-1], side="left")
         return np.minimum(found, last).astype(np.int64)
 
     def _weighted_order(self, epoch: int) -> NDArray[np.int64]:
-        """Largest ``log(u) / w`` first.
+        """Order the records by descending ``log(u) / w``.
 
         Efraimidis and Spirakis, "Weighted random sampling with a reservoir", IPL 97, 2006.
         """
@@ -139,19 +139,19 @@ class WeightedSampler:
 
 
 def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
-    """Floats in (0, 1), 53 bits, from random words, uint64 [n]."""
+    """Convert random words, uint64 [n], to 53-bit floats in (0, 1)."""
     return ((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
 
 
 def _store(values: NDArray[np.float64], digest: str, *, cumulative: bool) -> StoredTable:
-    """The weights, or their running sum, that all processes map."""
+    """Store the weights, or their cumulative sum, for all processes."""
 
     def fill(table: NDArray[Any]) -> None:
         total = np.longdouble(0)
         for start in range(0, values.size, _CHUNK):
             chunk: NDArray[Any] = values[start : start + _CHUNK]
             if cumulative:
-                # Summed in extended precision: 10^8 weights lose nothing that float64 could hold.
+                # Summed in extended precision, so that 10^8 weights lose no float64 precision.
                 chunk = np.cumsum(chunk, dtype=np.longdouble) + total
                 total = chunk[-1]
             table[start : start + _CHUNK] = chunk
@@ -167,23 +167,10 @@ def _read_weights(
     index: Index | None,
     column_of: Callable[[str], NDArray[Any] | None] | None,
 ) -> NDArray[np.float64]:
-    """Weights of all records.
+    """Read the weights of all records, float64 [n]; see `WeightedSampler` for `weights`.
 
-    Args:
-        weights: ``balanced`` (every class is drawn equally often), a mapping from class name
-            or id to weight (classes not named weigh 1), the name of a column, or the
-            path of a ``.npy`` file or a table. A table has a column ``weight``, and either a
-            column ``key`` or one row per record in index order; one bare number per line
-            does as well.
-        n: Number of records.
-        index: Metadata of the records.
-        column_of: Reads what is no column of the index.
-
-    Returns:
-        float64 [n], finite, not negative, not all zero.
-
-    Raises:
-        ValueError: The weights cannot be had or make no sense; the message names the row.
+    A table has a column ``weight``, and either a column ``key`` or one row per record in index
+    order. One bare number per line works too.
     """
     if isinstance(weights, dict):
         source, values = "by class", _by_class(weights, index)
@@ -245,7 +232,7 @@ def _column(
 
 
 def _class_column(index: Index | None) -> str:
-    """Find the column of class ids: of the records' rarest labels, their own, or rarest boxes."""
+    """Return the column of class ids: rarest labels, then single labels, then rarest boxes."""
     for name in _CLASSES:
         if index is not None and name in index.columns:
             return name
@@ -257,7 +244,7 @@ def _class_column(index: Index | None) -> str:
 
 
 def _labels(index: Index | None) -> NDArray[np.int64]:
-    """Class ids of all records, int64 [n]; those without any have one more than all others."""
+    """Return the class ids of all records, int64 [n]; unlabelled records form one more class."""
     column = _class_column(index)
     assert index is not None
     labels = np.asarray(index.column(column), np.int64)

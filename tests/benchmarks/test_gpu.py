@@ -84,7 +84,7 @@ def test_prepared_images_are_the_same_in_rows_and_out_of_them(load, tmp_path):
     dataset = prepared.PreparedImages(prepared.make_images(tmp_path / "x.npy", 70, 12), 8)
     indices, positions = np.array([3, 69, 3]), np.array([0, 1, 2])
     rows = np.zeros((3, *dataset.row_shape), np.uint8)
-    samples = dataset.finish(dataset.read(indices), positions, 1, rows=rows)
+    samples = dataset.finish(dataset.read(indices, positions, 1), positions, 1, rows=rows)
     others = dataset.fetch(indices, positions, 1)
     for row, sample, other in zip(rows, samples, others, strict=True):
         assert (row == other["image"]).all() and np.shares_memory(sample["image"], rows)

@@ -20,17 +20,16 @@ BuildStep = Callable[..., Any]
 
 
 class AlbumentationsStage:
-    """Consecutive albumentations steps in one Compose for each kind of sample.
+    """Run consecutive albumentations steps as one Compose per kind of sample.
 
-    ``image`` and ``mask`` go through as they are; ``boxes`` are clipped to the image and those
-    that leave it are dropped, together with their rows of every ``box_*`` field; where they have
-    ``box_masks``, boxes are those of what is left of their masks; ``keypoints``
-    that leave it, in any step, get visibility 0 and stay, so that their number does not change.
+    Compose takes ``image`` and ``mask`` as they are. It clips ``boxes`` to the image and drops
+    boxes outside it, with their rows in every ``box_*`` field. Boxes with ``box_masks`` shrink to
+    the rest of their mask. Keypoints that leave the image in any step stay, with visibility 0.
 
     Args:
         steps: Config nodes by step name.
-        build_step: Makes the transform of a node.
-        targets: What happens to boxes and keypoints beyond that.
+        build_step: Builds the transform of a node.
+        targets: Box limits and keypoint swaps.
     """
 
     def __init__(self, steps: Mapping[str, Node], build_step: BuildStep, targets: Targets) -> None:
@@ -46,11 +45,7 @@ class AlbumentationsStage:
     def __call__(
         self, sample: Sample, rng: np.random.Generator, into: NDArray[np.uint8] | None = None
     ) -> Sample:
-        """Apply the steps to a sample of the caller's own, which is changed and returned.
-
-        The image is written to `into`, uint8 [H, W, C], where that is of its shape and saves a
-        copy.
-        """
+        """Apply the steps in place; write the image to `into`, uint8 [H, W, C], to save a copy."""
         if rng is not self._rng:
             self._take_draws_from(rng)
         image: Any = sample.get("image")
@@ -93,7 +88,7 @@ class AlbumentationsStage:
         return sample
 
     def whole_because(self) -> str | None:
-        """Say why an image must be decoded whole before these steps, see `Stack.whole_because`."""
+        """Return why these steps need a whole image; see `Stack.whole_because`."""
         if self._first is not None and self._first.crops:
             return None
         step = next(iter(self._steps))
@@ -102,11 +97,11 @@ class AlbumentationsStage:
 
     @property
     def draws_first(self) -> bool:
-        """Whether `draw` leaves nothing but pixels to be made."""
+        """Whether `draw` makes every random draw of these steps."""
         return self._first is not None and self._first.draws_first
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Apply the steps, but leave the image of a sample that has nothing else a `DrawnImage`."""
+        """Draw for a sample; leave a `DrawnImage` if no other field depends on the pixels."""
         image = sample["image"]
         if self._first is None or not _image_alone(sample) or not self._first.takes(image):
             return self(sample, rng)
@@ -117,7 +112,7 @@ class AlbumentationsStage:
         return sample
 
     def _noted(self, make: Callable[..., T], *given: Any) -> T:
-        """Call `make`, and add a note that names the step to what it raises."""
+        """Call `make`; add a note with the step's name to its exceptions."""
         try:
             return make(*given)
         except RecordError:
@@ -175,7 +170,7 @@ def _image_alone(sample: Sample) -> bool:
 
 
 def import_albumentations() -> Any:
-    """Import albumentations without the request to the network that it makes when imported."""
+    """Import albumentations without its network request for updates."""
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
     import albumentations
 
@@ -183,7 +178,7 @@ def import_albumentations() -> Any:
 
 
 def _failed_step(error: Exception, names: Mapping[int, str]) -> str:
-    """Find the step in whose method an exception began."""
+    """Return the step whose method raised an exception."""
     trace = error.__traceback__
     while trace is not None:
         name = names.get(id(trace.tb_frame.f_locals.get("self")))
@@ -194,7 +189,7 @@ def _failed_step(error: Exception, names: Mapping[int, str]) -> str:
 
 
 def _with_tuples(value: Any) -> Any:
-    """Turn lists of values into tuples, with which albumentations compares types."""
+    """Turn lists of values into tuples, since albumentations checks types."""
     if isinstance(value, Mapping):
         return {key: _with_tuples(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""Crop arrays that are no images: volumes, spectra, waveforms."""
+"""Crop volumes, spectra, waveforms and other arrays."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from penstock.core.sample import Sample
 
 @register("transform", "array_crop")
 class ArrayCrop:
-    """A part of each array, at a place that is drawn, the same for all fields of a sample.
+    """Crop arrays at a random place, the same for all fields of a sample.
 
-    The part is a view: of a mapped file, no more is read than it.
+    The result is a view, so a mapped file is read only where it is cropped.
 
     Args:
-        size: Length of each axis; null keeps an axis whole. Later axes are kept too.
-        fields: The fields that are cropped; their first axes are equal in length.
+        size: Length of each axis; null keeps an axis whole. Axes after these stay whole.
+        fields: The fields to crop; their first axes must be equally long.
         place: ``random``, or ``centre`` for evaluation.
-        fill: What is put around arrays that are shorter, as much before as after; null: such an
-            array is an error.
+        fill: Value that pads shorter arrays on both sides; null raises an error for them.
     """
 
     def __init__(
@@ -42,15 +41,7 @@ class ArrayCrop:
         self.fill = fill
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Crop the fields of a sample.
-
-        Args:
-            sample: The sample; its arrays are left as they are.
-            rng: Where the place comes from: a draw for each axis that is cropped.
-
-        Raises:
-            ValueError: A field is not there, has fewer axes, or is too short.
-        """
+        """Crop the fields of a sample; raise ValueError if one is missing or too short."""
         arrays = {field: self._whole(sample, field) for field in self.fields}
         shapes = {array.shape[: len(self.size)] for array in arrays.values()}
         if len(shapes) > 1:
@@ -70,7 +61,7 @@ class ArrayCrop:
         return slice(start, start + length)
 
     def _whole(self, sample: Sample, field: str) -> NDArray[Any]:
-        """A field's array, filled up to the size where it is shorter."""
+        """Return a field's array, padded to the size if it is shorter."""
         array = sample.get(field)
         if not isinstance(array, np.ndarray) or array.ndim < len(self.size):
             given = "nothing" if array is None else f"{np.ndim(array)} axes"

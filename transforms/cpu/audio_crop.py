@@ -1,4 +1,4 @@
-"""Crop audio to an excerpt of one length, of which no more is decoded than it needs."""
+"""Crop audio to excerpts of one length, and decode only the excerpt."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from penstock.transforms.decode.audio import PendingClip
 
 @register("transform", "audio_crop")
 class AudioCrop:
-    """An excerpt of each clip, at a place that is drawn; shorter ones get silence behind them.
+    """Crop audio to an excerpt at a random place; pad shorter clips with silence at the end.
 
     Args:
-        seconds: How long it is.
-        sample_rate: Samples a second of the clips.
+        seconds: Length of the excerpt.
+        sample_rate: Sample rate of the clips, in hertz.
         place: ``random``, or ``centre`` for evaluation.
     """
 
@@ -36,12 +36,7 @@ class AudioCrop:
         self.place = place
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Crop ``audio``, float32 [T] or a `PendingClip`; one draw.
-
-        Raises:
-            ValueError: There is none.
-            RecordError: A pending clip is damaged where the excerpt lies.
-        """
+        """Crop ``audio``, float32 [T] or a `PendingClip`, with one draw."""
         clip = sample.get("audio")
         if not isinstance(clip, PendingClip | np.ndarray):
             raise ValueError(

@@ -15,7 +15,7 @@ _COLOURS = tuple(f"batch_transform/{name}" for name in ("color_jitter", "graysca
 
 
 def _steps(config: Mapping[str, Any], stack: str) -> dict[str, Any]:
-    """Return the steps in the order in which they run; none if their order is wrong."""
+    """Return the steps in the order in which they run; empty if the order is invalid."""
     with suppress(ValueError):  # reported with the step
         return {**ordered_steps(config["augment"][stack])}
     return {}
@@ -23,7 +23,7 @@ def _steps(config: Mapping[str, Any], stack: str) -> dict[str, Any]:
 
 @checks(*_CROPS, needs=("augment.eval",))
 def crop_inside_image(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse a crop larger than the resized image, which would fail in the first validation."""
+    """Report a crop larger than the resized image, which would fail in the first validation."""
     resized, short = "", None
     for name, step in _steps(config, "eval").items():
         key, sides = f"augment.eval.{name}", (step.get("height"), step.get("width"))
@@ -40,7 +40,7 @@ def crop_inside_image(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 @checks(*_COLOURS, needs=("augment.device",))
 def colours_before_normalize(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse colour steps on normalised images: they compute with values from 0 to 1."""
+    """Report colour steps that run after `normalize`; they need values from 0 to 1."""
     normalized = None
     for name, step in _steps(config, "device").items():
         if step.get("_target_") == "batch_transform/normalize":

@@ -19,26 +19,24 @@ _Place = tuple[slice, slice]
 
 @register("transform", "copy_paste")
 class CopyPaste:
-    """Pastes some of another sample's objects at random places of this one.
+    """Paste random objects of another sample at random places.
 
-    Ghiasi et al., "Simple copy-paste is a strong data augmentation method for instance
-    segmentation", CVPR 2021, without its rescaling, which is a step of its own. An object is the
-    pixels of its box that the ``mask`` gives its class; without a mask, or where that has none of
-    them, it is all pixels of its box.
+    Source: Ghiasi et al., "Simple copy-paste is a strong data augmentation method for instance
+    segmentation", CVPR 2021, without its rescaling, which is a separate step. An object is the
+    part of its box that ``mask`` labels with its class. Without such pixels it is the whole box.
 
-    An object that is covered in part gets the box of what is left of it; one that leaves the
-    image, is covered wholly, or falls below the limits of ``augment.boxes`` is dropped with its
-    rows of every ``box_*`` field (its visibility is the share of its pixels that is left).
-    ``keypoints`` that are covered get visibility 1, for hidden; those of the other sample belong
-    to no box and stay where they are. ``label`` is the sample's own.
+    A partly hidden object gets the box of its visible pixels. Objects without visible pixels or
+    below the limits of ``augment.boxes`` are dropped, with their rows in every ``box_*`` field.
+    The visibility of an object is the visible share of its pixels. Hidden ``keypoints`` get
+    visibility 1. Pasted objects bring no keypoints, and ``label`` stays the sample's own.
 
     Args:
         p: Probability of pasting.
-        share: Probability of each object of the other sample to be pasted.
-        max_objects: The most objects to be pasted.
-        mask_offset: A pixel of an object has its ``box_labels`` value plus this in the mask: 1
-            where 0 is background, 0 where masks and boxes number classes alike.
-        box_limits: Which boxes are dropped.
+        share: Probability that each object of the other sample is pasted.
+        max_objects: Maximum number of pasted objects.
+        mask_offset: Mask value of an object minus its ``box_labels`` value: 1 if 0 is background,
+            0 if masks and boxes number classes alike.
+        box_limits: Limits below which boxes are dropped.
     """
 
     def __init__(
@@ -57,25 +55,13 @@ class CopyPaste:
         self._limits = box_limits
 
     def partners(self, rng: np.random.Generator) -> int:
-        """One, or none where nothing is pasted."""
+        """Return 1 to paste, or 0."""
         return int(rng.random() < self._p)
 
     def __call__(
         self, sample: Sample, rng: np.random.Generator, partners: Sequence[Sample]
     ) -> Sample:
-        """Paste objects.
-
-        Args:
-            sample: With ``boxes`` and ``box_labels``.
-            rng: Gives the objects and their places.
-            partners: A sample with the same fields, or none.
-
-        Returns:
-            A new sample; the one given where nothing was pasted.
-
-        Raises:
-            ValueError: The samples have no boxes, other fields, or other channels.
-        """
+        """Paste objects of a partner with the same fields and channels, if there is one."""
         if not partners:
             return sample
         (other,) = partners
@@ -92,7 +78,7 @@ class CopyPaste:
             return sample
         image = sample["image"].copy()
         mask = sample["mask"].copy() if "mask" in sample else None
-        # The number of the object that was pasted last at a pixel, from 1 on; 0: none.
+        # Number of the topmost pasted object at each pixel; 0 if none.
         cover = np.zeros(image.shape[:2], np.int64)
         for number, piece in enumerate(pasted, start=1):
             there, here, source = piece.places(image.shape)
@@ -121,19 +107,19 @@ class CopyPaste:
     def _object(
         self, sample: Sample, row: int, place: list[float], shape: tuple[int, ...]
     ) -> _Object | None:
-        """An object of the other sample at its new place; None if it has no pixel there."""
+        """Return an object of the other sample, moved to its new place; None if it is empty."""
         piece = self._own_object(sample, row)
         if not piece.pixels.size:
             return None
         height, width = piece.pixels.shape
-        # Inside of the image where it fits, and over all of it where it does not.
+        # A small object stays inside the image; a larger one covers all of it.
         top = _between(place[0], shape[0] - height)
         left = _between(place[1], shape[1] - width)
         piece.moved = (top - piece.top, left - piece.left)
         return piece
 
     def _own_object(self, sample: Sample, row: int) -> _Object:
-        """An object of a sample where it is: the pixels of its box that are its own."""
+        """Return an object of a sample at its own place."""
         box = np.asarray(sample["boxes"][row], np.float64)
         height, width = sample["image"].shape[:2]
         left, top = (max(int(edge), 0) for edge in np.floor(box[:2]))
@@ -164,15 +150,15 @@ class CopyPaste:
 
 @dataclass(slots=True)
 class _Object:
-    """The pixels of an object.
+    """The pixels of an object of a sample.
 
     Attributes:
-        row: Its box in its sample.
-        top: First row of `pixels` in its own image.
-        left: First column of `pixels` in its own image.
-        pixels: bool [h, w], which of them are the object's.
-        box: xyxy, pixels of its own image, float64 [4].
-        moved: By how many rows and columns it is moved where it is pasted.
+        row: Row of its box.
+        top: First row of `pixels` in the image.
+        left: First column of `pixels` in the image.
+        pixels: Mask of the object, bool [h, w].
+        box: xyxy in pixels, float64 [4].
+        moved: Rows and columns by which pasting moves it.
     """
 
     row: int
@@ -183,7 +169,7 @@ class _Object:
     moved: tuple[int, int] = (0, 0)
 
     def places(self, shape: tuple[int, ...]) -> tuple[_Place, _Place, _Place]:
-        """Find its pixels in the image that it is pasted to, in `pixels`, and in its own image."""
+        """Return its slices in the target image, in `pixels`, and in its own image."""
         there, here, source = [], [], []
         for first, move, length, limit in zip(
             (self.top, self.left), self.moved, self.pixels.shape, shape[:2], strict=True
@@ -196,14 +182,11 @@ class _Object:
         return (there[0], there[1]), (here[0], here[1]), (source[0], source[1])
 
     def seen(self, cover: NDArray[np.int64], number: int) -> tuple[NDArray[np.float64], int]:
-        """Find its box, xyxy, and how many of its pixels are seen.
-
-        The box is that of what is seen of it where something is hidden, by the edge of the image
-        or by what was pasted later.
+        """Return the box (xyxy) and the number of its visible pixels; shrink the box to these.
 
         Args:
-            cover: Numbers of what was pasted last, int64 [H, W].
-            number: Its own; 0 for an object of the image itself.
+            cover: Number of the topmost pasted object at each pixel, int64 [H, W].
+            number: Its own number; 0 for an object of the image itself.
         """
         (there_y, there_x), here, _ = self.places(cover.shape)
         seen = self.pixels[here] & (cover[there_y, there_x] == number)
@@ -220,13 +203,13 @@ class _Object:
 
 
 def _between(share: float, room: int) -> int:
-    """An integer from 0 to `room`, both included, or from `room` to 0 where that is negative."""
+    """Return an integer from 0 to `room`, both included; `room` may be negative."""
     place = min(int(share * (abs(room) + 1)), abs(room))
     return place if room >= 0 else -place
 
 
 def _hidden_under(covered: NDArray[np.bool_], keypoints: Any) -> NDArray[np.float32]:
-    """Keypoints with visibility 1 in place of 2 where something covers them."""
+    """Lower the visibility of covered keypoints from 2 to 1."""
     points = np.array(keypoints, np.float32)
     at = np.floor(points[:, :2] + 0.5).astype(np.int64)
     inside = (at >= 0).all(1) & (at < [covered.shape[1], covered.shape[0]]).all(1)

@@ -1,8 +1,8 @@
-"""Run the first steps of an albumentations Compose without it, and the rest as ever.
+"""Run the first steps of an albumentations Compose without Compose.
 
-A crop is drawn from an image's size, before there are pixels, so that no more than it needs is
-decoded. The draws are those of albumentations' own classes, in the order in which Compose makes
-them; the pixels are those of the same OpenCV calls, written where they are wanted.
+A crop is drawn from the image's size before decoding, so the decoder skips all other pixels.
+Draws come from albumentations' own classes in the order of Compose, and pixels from the same
+OpenCV calls. Results are written directly to the caller's buffer.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from penstock.core.sample import Box, PendingImage
 
 Image = NDArray[np.uint8]
 
-# The release whose code the tests compare this with; in another one Compose does it all.
+# The tests compare with this release; with any other, Compose runs all steps.
 _VERSION = "2.0.8"
 _MODULES = "albumentations.augmentations."
 _CROP_MODULE = f"{_MODULES}crops.transforms"
 _RESIZE_MODULE = f"{_MODULES}geometric.resize"
 _FLIP_MODULE = f"{_MODULES}geometric.flip"
-# Those whose box follows from the image's shape and draws alone, and whose pixels from the box.
+# Crops whose box depends only on the image's shape and the draws.
 _CROPS = (
     "CenterCrop",
     "Crop",
@@ -38,19 +38,18 @@ _CROPS = (
 )
 _RESIZES = ("LongestMaxSize", "Resize", "SmallestMaxSize")
 _FLIPS = ("HorizontalFlip", "VerticalFlip")
-# OpenCV's code by whether columns and rows are turned round.
+# OpenCV's code by (columns reversed, rows reversed).
 _FLIP_CODES = {(True, False): 1, (False, True): 0, (True, True): -1}
 _NEAREST, _LINEAR, _AREA = 0, 1, 3  # OpenCV's numbers
-_MAX_CHANNELS = 4  # beyond these albumentations calls OpenCV in pieces
-# Source pixels that count beyond those under a resized result: of the neighbour, and of rounding.
+_MAX_CHANNELS = 4  # with more, albumentations calls OpenCV in chunks
+# Extra source pixels on each side of a resized part: one for interpolation, one for rounding.
 _CONTEXT = 2
 
 
 def take_first_steps(compose: Any) -> FirstSteps | None:
-    """Take over the first steps of a Compose without processors.
+    """Return the first steps of a Compose without processors.
 
-    Returns:
-        None where it begins with others than these, or is of another release.
+    The result is None for another version of albumentations, or another kind of first step.
     """
     import albumentations
 
@@ -67,23 +66,17 @@ def take_first_steps(compose: Any) -> FirstSteps | None:
 
 
 def _is(transform: Any, module: str, names: tuple[str, ...]) -> bool:
-    """Whether a transform is of one of these classes; a subclass may do anything."""
+    """Return whether a transform is exactly of one of these classes; a subclass may do anything."""
     kind = type(transform)
     return kind.__module__ == module and kind.__name__ in names
 
 
 class FirstSteps(ABC):
-    """First steps of a Compose, whose draws are made before there are pixels.
-
-    The Compose keeps state while it runs, so all of this belongs to one thread.
-
-    Args:
-        compose: The Compose.
-        count: How many of its steps these are.
+    """First steps of a Compose, drawn before there are pixels; for one thread.
 
     Attributes:
-        crops: They need no more than a part of a pending image.
-        draws_first: `draw` makes every draw of the Compose.
+        crops: Whether a part of a pending image is enough.
+        draws_first: Whether `draw` makes every draw of the Compose.
     """
 
     crops: bool
@@ -94,19 +87,12 @@ class FirstSteps(ABC):
         self.draws_first = not self._rest
 
     def __call__(self, image: Any, into: Image | None = None) -> Image:
-        """Give what ``compose(image=...)["image"]`` gives for the decoded image.
+        """Return ``compose(image=...)["image"]``, uint8 [H, W, C], decoded only as far as needed.
 
-        Args:
-            image: One that `takes` accepts. Of a pending image, what the crop needs is decoded.
-            into: uint8 [H, W, C]. If nothing follows these steps and the result is of this shape,
-                it is written here.
-
-        Returns:
-            uint8 [H, W, C]; `into`, if it was written to.
+        The result is written to `into`, if the shape fits and no step follows.
 
         Raises:
-            RecordError: What had to be decoded is damaged.
-            Exception: Whatever a transform raises.
+            RecordError: The decoded part is damaged.
         """
         pixels = self.draw(image)
         if not self._rest:
@@ -120,25 +106,25 @@ class FirstSteps(ABC):
     @staticmethod
     @abstractmethod
     def takes(image: Any) -> bool:
-        """Whether the steps can begin with an image."""
+        """Return whether the steps can begin with an image."""
 
     def draw(self, image: Any) -> Callable[[Image | None], Image]:
-        """Make the draws of these steps; what is returned makes the pixels, see a call."""
-        # Whether to run at all: Compose draws that even where p is 1.
+        """Make the draws of these steps; return the function that makes the pixels."""
+        # Compose draws whether to run at all, even if p is 1.
         self._compose.py_random.random()
         return functools.partial(self._pixels, image, *self._drawn(image.shape))
 
     @abstractmethod
     def _drawn(self, shape: tuple[int, int, int]) -> Sequence[Any]:
-        """Make the draws for an image; `_pixels` gets them."""
+        """Make the draws for an image, as arguments of `_pixels`."""
 
     @abstractmethod
     def _pixels(self, image: Any, *drawn: Any) -> Image:
-        """Make the pixels as drawn; the last argument is where they may go, or None."""
+        """Make the pixels as drawn; the last argument is an optional output buffer."""
 
 
 class CropAndFlips(FirstSteps):
-    """A crop or resize and the flips behind it."""
+    """A crop or resize, and the flips that follow."""
 
     def __init__(self, compose: Any) -> None:
         self._first = compose.transforms[0]
@@ -150,7 +136,7 @@ class CropAndFlips(FirstSteps):
 
     @staticmethod
     def takes(image: Any) -> bool:
-        """Whether an image is uint8 [H, W, 1..4], or pending."""
+        """Return whether an image is uint8 [H, W, 1..4], or pending."""
         if type(image) is PendingImage:
             return image.shape[2] <= _MAX_CHANNELS
         return (
@@ -161,7 +147,7 @@ class CropAndFlips(FirstSteps):
         )
 
     def _drawn(self, shape: tuple[int, int, int]) -> tuple[dict[str, Any] | None, int | None]:
-        """Draw the parameters of the first step, if it is done, and OpenCV's code of the flips."""
+        """Draw the parameters of the first step, None to skip it, and OpenCV's flip code."""
         params: dict[str, Any] | None = None
         if self._first.should_apply():
             params = self._first.get_params_dependent_on_data({"shape": shape}, {})
@@ -203,7 +189,7 @@ class CropAndFlips(FirstSteps):
     def _cropped(
         self, image: Image | PendingImage, params: dict[str, Any] | None
     ) -> tuple[Image, tuple[int, int]]:
-        """Decode and crop; the pixels, and the height and width that they are resized to."""
+        """Decode and crop; return the pixels, and the height and width to resize them to."""
         first = self._first
         if params is None:
             whole = _whole(image)
@@ -224,17 +210,17 @@ class CropAndFlips(FirstSteps):
 
 
 def _whole(image: Image | PendingImage) -> Image:
-    """All pixels, in one piece."""
+    """Return all pixels as one contiguous array."""
     if isinstance(image, PendingImage):
         return image.whole()
     return np.ascontiguousarray(image)
 
 
 class ResizeAndCrop(FirstSteps):
-    """A resize and a centre crop behind it, of which what the crop leaves out is not decoded.
+    """A resize and a centre crop, which decode only the source pixels of the crop.
 
-    With OpenCV's scale factors given and not its size, the resize of an image that is cut on the
-    right and at the bottom maps every pixel as that of the whole image does.
+    OpenCV gets scale factors instead of a size. The upper left part of an image is then resized
+    exactly as within the whole image.
     """
 
     crops = True
@@ -245,7 +231,7 @@ class ResizeAndCrop(FirstSteps):
 
     @staticmethod
     def takes(image: Any) -> bool:
-        """Whether an image is pending, of at most 4 channels."""
+        """Return whether an image is pending, with at most 4 channels."""
         return type(image) is PendingImage and image.shape[2] <= _MAX_CHANNELS
 
     def _drawn(self, shape: tuple[int, int, int]) -> tuple[()]:
@@ -259,7 +245,7 @@ class ResizeAndCrop(FirstSteps):
         return into
 
     def _resized_and_cropped(self, image: PendingImage) -> Image:
-        """Resize and crop, at the centre."""
+        """Resize, then crop at the centre."""
         height, width, channels = image.shape
         size, interpolation = self._size(height, width)
         params = self._crop.get_params_dependent_on_data({"shape": (*size, channels)}, {})
@@ -269,7 +255,7 @@ class ResizeAndCrop(FirstSteps):
             cropped: Image = self._crop.apply(resized, **params)
             return cropped
         x_min, y_min, x_max, y_max = (int(edge) for edge in params["crop_coords"])
-        # The last of the smaller pixels may be less than a whole one; the scale counts the part.
+        # The last of the smaller pixels may be partial; the scale counts only its part.
         x_scale, y_scale = size[1] * factor / width, size[0] * factor / height
         x_first, x_end = _needed(x_min, x_max, x_scale, -(-width // factor))
         y_first, y_end = _needed(y_min, y_max, y_scale, -(-height // factor))
@@ -279,7 +265,7 @@ class ResizeAndCrop(FirstSteps):
         return upper_left[y_min:y_max, x_min:x_max]
 
     def _size(self, height: int, width: int) -> tuple[tuple[int, int], int]:
-        """Height and width after the resize, and OpenCV's way of doing it."""
+        """Return height and width after the resize, and OpenCV's interpolation."""
         resize = self._resize
         if type(resize).__name__ == "Resize":
             size = resize.height, resize.width
@@ -294,13 +280,13 @@ class ResizeAndCrop(FirstSteps):
 
 
 def _needed(start: int, stop: int, scale: float, length: int) -> tuple[int, int]:
-    """The first source pixel, and the end of those, that results `start` .. `stop` - 1 come of."""
+    """Return first and end of the source pixels for results `start` .. `stop` - 1."""
     first, end = math.floor(start / scale) - _CONTEXT, math.ceil(stop / scale) + _CONTEXT
     return max(0, first), min(length, end)
 
 
 def _decode(image: PendingImage, box: Box, factor: int) -> Image:
-    """The image up to the right and lower end of a box, in which only the box is decoded."""
+    """Return the upper left image up to the end of a box, decoded only inside the box."""
     x_first, y_first, x_end, y_end = box
     height, width, channels = image.shape
     own = (

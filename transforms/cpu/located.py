@@ -23,18 +23,18 @@ _ROUNDING = 1e-6
 
 
 class LocatedStack(Stack):
-    """A stack that adds two fields to each sample with an image.
+    """A stack that also returns the place of each image in its file.
 
-    ``file_size`` is the height and width before the first step, int64 [2]. ``to_image`` maps
-    points of the file to points of the final image: float64 [2, 3], an affine map of x and y.
+    ``file_size`` is the height and width before the first step, int64 [2]. ``to_image`` is the
+    affine map from file to final image, float64 [2, 3], for x and y in pixels.
 
-    The map is measured. A grid of boxes goes through the same steps in an empty image of the same
-    size, and the map is fitted to their centres. A size is measured once.
+    The map is measured once per size: a grid of boxes goes through the steps, and the map is fitted
+    to their centres.
     """
 
     @property
     def capabilities(self) -> TransformCapabilities:
-        """Declare what the stack declares; it adds fields, so no sample stays unchanged."""
+        """Return the stack's capabilities; the added fields change every sample."""
         own = super().capabilities
         if own.partner_counts is not None:
             raise ValueError(
@@ -66,11 +66,7 @@ class LocatedStack(Stack):
         return {FILE_SIZE: np.array(shape[:2], np.int64), TO_IMAGE: places[shape]}
 
     def _measured(self, shape: tuple[int, ...]) -> NDArray[np.float64]:
-        """Measure where the steps move the pixels of an image of `shape`.
-
-        Raises:
-            ValueError: The steps draw at random, or move pixels by no affine map.
-        """
+        """Fit the affine map of an image of `shape`; raise ValueError if random or not affine."""
         first, second = (self._moved_boxes(shape, seed) for seed in (0, 1))
         if not np.array_equal(first, second):
             raise ValueError(
@@ -99,16 +95,12 @@ class LocatedStack(Stack):
         return to_image
 
     def _check_pixels(self, shape: tuple[int, ...], to_image: NDArray[np.float64]) -> None:
-        """Check that a step of ours or of the user's moves boxes as it moves pixels.
+        """Check that custom steps move boxes and pixels alike; raise ValueError if not.
 
-        An image that is dark in one half and bright in the other has an edge. The boxes say where
-        that edge must be afterwards.
-
-        Raises:
-            ValueError: The edge is elsewhere.
+        An image with a dark and a bright half has an edge. The map of the boxes predicts its place.
         """
         if to_image[0, 1] or to_image[1, 0]:
-            return  # turned: the edge may lie along no side of the image
+            return  # rotated or sheared: the edge is not parallel to a side
         for axis in (1, 0):
             image = np.zeros(shape, np.uint8)
             row = 1 - axis  # of x or y
@@ -130,13 +122,13 @@ class LocatedStack(Stack):
                 )
 
     def _moved(self, fields: Sample, seed: int) -> Sample:
-        """Apply the steps to a probe; without limits on boxes, which would drop small ones."""
+        """Apply the steps to a probe, without box limits, which would drop small boxes."""
         rng = KeyedRng().at(seed, 0, 0, Stream.AUGMENT)
         probe = {"index": 0, "key": "probe", "position": 0, **fields}
         return Stack(self._steps, self._build_step)(probe, rng)
 
     def _moved_boxes(self, shape: tuple[int, ...], seed: int) -> NDArray[np.float64]:
-        """Move a grid of boxes: centres before and after, [n, 4], of boxes that were not cut."""
+        """Return centres of uncut boxes of a grid before and after the steps, [n, 4]."""
         height, width = shape[:2]
         rows, columns = (each.ravel() for each in np.mgrid[:_GRID, :_GRID])
         cell = np.array([width, height], np.float64) / _GRID

@@ -1,4 +1,4 @@
-"""Put four images around a point."""
+"""Combine four images around a point."""
 
 from __future__ import annotations
 
@@ -22,27 +22,27 @@ from penstock.transforms.cpu.targets import (
 
 @register("transform", "mosaic")
 class Mosaic:
-    """Puts the sample and three others around a random point of a new image.
+    """Combine the sample and three others around a random point of a new image.
 
-    Bochkovskiy, Wang and Liao, "YOLOv4: Optimal speed and accuracy of object detection", 2020,
-    arXiv:2004.10934, section 3.3. Each image keeps its aspect and touches the point with a
-    corner; what leaves the canvas is cut, what no image covers is `fill`.
+    Source: Bochkovskiy, Wang and Liao, "YOLOv4: Optimal speed and accuracy of object detection",
+    2020, arXiv:2004.10934, section 3.3. Each image keeps its aspect ratio and touches the point
+    with a corner. The canvas cuts images at its edges.
 
-    Boxes are cut with their image, and those below the limits of ``augment.boxes`` are dropped
-    with their rows of every ``box_*`` field. ``mask`` is put together in the same way.
-    ``keypoints`` are those of the four images one after the other, [4 K, 3]; outside of the
-    canvas they get visibility 0. All else, also ``label``, is the sample's own. Images that are
-    not changed (see `p`) keep their size, so a resize or a crop belongs behind this step.
+    Boxes are cut with their image. Boxes below the limits of ``augment.boxes`` are dropped, with
+    their rows in every ``box_*`` field. ``mask`` is combined like the image. ``keypoints`` of the
+    four images are concatenated, [4 K, 3]; outside the canvas they get visibility 0. Other fields,
+    such as ``label``, stay the sample's own. With probability 1 - `p` an image keeps its size, so
+    put a resize or crop after this step.
 
     Args:
-        height: Of the new image, in pixels.
-        width: Of the new image, in pixels.
+        height: Height of the new image, in pixels.
+        width: Width of the new image, in pixels.
         p: Probability of a mosaic.
-        center: Where the point lies, as shares of height and of width.
-        scale: Sizes of the images; at 1 one just fits into a quarter of the canvas.
-        fill: Value of pixels that no image covers.
-        mask_fill: The same for the mask.
-        box_limits: Which boxes are dropped.
+        center: Range of the point, as a share of height and of width.
+        scale: Range of image sizes; at 1 an image just fits into a quarter of the canvas.
+        fill: Value of pixels without an image.
+        mask_fill: Value of mask pixels without an image.
+        box_limits: Limits below which boxes are dropped.
 
     Raises:
         ValueError: A range is empty.
@@ -75,24 +75,16 @@ class Mosaic:
         self._limits = box_limits
 
     def partners(self, rng: np.random.Generator) -> int:
-        """Three, or none where the image stays as it is."""
+        """Return 3 to make a mosaic, or 0."""
         return 3 if rng.random() < self._p else 0
 
     def __call__(
         self, sample: Sample, rng: np.random.Generator, partners: Sequence[Sample]
     ) -> Sample:
-        """Put the four together.
-
-        Args:
-            sample: Its image is uint8 [H, W, C].
-            rng: Gives the point and the sizes.
-            partners: Three samples with the same fields, or none.
-
-        Returns:
-            A new sample with an image uint8 [height, width, C].
+        """Combine a sample with three partners; without partners return it.
 
         Raises:
-            ValueError: The samples have other fields, or other channels.
+            ValueError: A partner lacks a field, or the images differ in channels.
         """
         if not partners:
             return sample
@@ -140,7 +132,7 @@ class Mosaic:
     def _size_of(
         self, shape: tuple[int, ...], scale: float
     ) -> tuple[tuple[int, int], tuple[float, float]]:
-        """Height and width of an image on the canvas, and what x and y are multiplied by."""
+        """Return height and width of an image on the canvas, and the factors of x and y."""
         fit = min(self._shape[0] / 2 / shape[0], self._shape[1] / 2 / shape[1]) * scale
         size = (max(1, round(shape[0] * fit)), max(1, round(shape[1] * fit)))
         return size, (size[1] / shape[1], size[0] / shape[0])
@@ -170,7 +162,7 @@ def _place(
     *,
     smooth: bool,
 ) -> None:
-    """Write an array, resized to `size`, at a place of the canvas, as far as it lies inside."""
+    """Resize an array to `size` and write it to the canvas, cut at the canvas' edges."""
     import cv2
 
     height, width = canvas.shape[:2]

@@ -1,4 +1,4 @@
-"""Run the augmentation stack: named steps in order, of libraries and ours, by one rng."""
+"""Run the augmentation stack: named steps in order, with one rng."""
 
 from __future__ import annotations
 
@@ -36,36 +36,28 @@ def build_stack(
     keypoints: KeypointSettings | None = None,
     kind: type[Stack] | None = None,
 ) -> Stack:
-    """Make one transform of a mapping of steps.
+    """Build one transform from a mapping of steps.
 
     Args:
-        steps: Config nodes by step name. They run in the order of the mapping, except that a
-            step with ``_after_: name`` runs right after that one. None removes a step.
-        build_step: Makes the object of one node: a transform of albumentations or torchvision, or
-            a callable ``(sample, rng) -> sample``. It is pickled with the stack, so it is a
-            function of a module.
-        boxes: Which boxes are dropped; None: those that leave the image.
-        keypoints: What mirroring means for keypoints; None: nothing.
+        steps: Config nodes by step name, in order. A step with ``_after_: name`` runs right after
+            that step. None removes a step.
+        build_step: Builds the object of a node: a transform of albumentations or torchvision, or
+            a callable ``(sample, rng) -> sample``. It must pickle.
+        boxes: Limits below which boxes are dropped; None drops only boxes outside the image.
+        keypoints: Keypoints that a mirror swaps; None: none.
         kind: Class of the stack; None: `Stack`.
 
-    Returns:
-        The stack.
-
     Raises:
-        ValueError: An ``_after_`` names no step, or the steps wait for one another.
+        ValueError: An ``_after_`` names an unknown step, or steps wait for one another.
     """
     return (kind or Stack)(ordered_steps(steps), build_step, Targets(boxes, keypoints))
 
 
 def ordered_steps(steps: Mapping[str, Node | None]) -> dict[str, Node]:
-    """Steps in the order in which they run, without those that are None.
+    """Return the steps in the order in which they run, without removed steps.
 
-    Args:
-        steps: Config nodes by step name, some with ``_after_``. A removed step keeps its
-            place, so that what comes after it stays where it was.
-
-    Raises:
-        ValueError: An ``_after_`` names no step, or the steps wait for one another.
+    A removed step keeps its place, so steps that follow it stay where they were. Raises ValueError
+    for an ``_after_`` that names an unknown step, and for cycles.
     """
     followers: dict[str | None, list[str]] = {}
     for name, node in steps.items():
@@ -88,13 +80,13 @@ def ordered_steps(steps: Mapping[str, Node | None]) -> dict[str, Node]:
 
 
 class Stack:
-    """Steps applied to a sample in order; consecutive ones of a library share a stage.
+    """Steps applied to a sample in order; consecutive steps of a library share a stage.
 
-    It pickles as its recipe. Every thread builds steps of its own, because an albumentations
+    A stack pickles as its config. Every thread builds its own steps, because an albumentations
     Compose keeps state while it runs.
 
-    Where a step draws from the global random states, the stack may only run where no other thread
-    draws from them. They are seeded for each sample and put back afterwards.
+    A step may draw from the global random states, which are seeded for each sample and then
+    restored. No other thread may use these states at the same time.
     """
 
     def __init__(
@@ -104,12 +96,12 @@ class Stack:
         self._build_step = build_step
         self._targets = targets or Targets()
         self._local = threading.local()
-        # A step that cannot be built stops the program here, not in a worker.
+        # An invalid step fails here, not in a worker.
         self._stages()
 
     @property
     def capabilities(self) -> TransformCapabilities:
-        """Declare what its steps allow, and need."""
+        """Return what the steps allow and need."""
         stages = self._stages()
         first = stages[0] if len(stages) == 1 else None
         draws_first = isinstance(first, AlbumentationsStage) and first.draws_first
@@ -127,11 +119,7 @@ class Stack:
         )
 
     def whole_because(self) -> str | None:
-        """Say why images must be decoded whole before the first step.
-
-        Returns:
-            The reason; None where the first step is a crop that is drawn from the size alone.
-        """
+        """Return why images must be decoded whole; None if the first step crops by size alone."""
         first = next(iter(self._stages()), None)
         if isinstance(first, AlbumentationsStage):
             return first.whole_because()
@@ -147,23 +135,17 @@ class Stack:
         into: NDArray[np.uint8] | None = None,
         partners: Sequence[list[Sample]] = (),
     ) -> Sample:
-        """Apply the steps.
+        """Apply the steps to a copy of a sample; a note names the step that raises.
 
         Args:
-            sample: The sample; its arrays are left as they are. Its image may be a
-                `PendingImage`, of which no more is decoded than the first crop needs.
-            rng: Where every draw comes from.
-            into: uint8 [H, W, C]. If the image is of this shape and the last steps are such
-                that it saves a copy, it is written here; no step sees this memory.
-            partners: The samples for each step that needs others, as many as `partner_counts`
-                asked for.
-
-        Returns:
-            A new sample.
+            sample: The sample; the first crop decides how much of a `PendingImage` is decoded.
+            rng: Source of every draw.
+            into: uint8 [H, W, C]. The image is written here if the shape fits and this saves a
+                copy. No step sees this buffer.
+            partners: Other samples for each step that combines several, as `partner_counts` says.
 
         Raises:
             RecordError: A pending image is damaged.
-            Exception: Whatever a step raises, with a note that names the step.
         """
         sample = dict(sample)
         stages = self._stages()
@@ -182,35 +164,26 @@ class Stack:
         if not isinstance(last, AlbumentationsStage):
             return sample
         if len(stages) > 1:
-            sample = dict(sample)  # a step may have kept the one it gave
+            sample = dict(sample)  # a step may keep a reference to its result
         return last(sample, rng, into)
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Make the draws for a sample, where all can be made before its image is decoded.
+        """Make all draws for a sample before its `PendingImage` is decoded.
 
-        Args:
-            sample: The sample, whose image is a `PendingImage`; its arrays are left as they are.
-            rng: Where every draw comes from.
-
-        Returns:
-            A new sample. Where there are no boxes, mask or keypoints its image is a `DrawnImage`,
-            to be filled in this thread; otherwise all is done.
-
-        Raises:
-            RecordError: A pending image is damaged.
-            Exception: Whatever a step raises, with a note that names the step.
+        The image of the new sample is a `DrawnImage`, to be filled in this thread. With boxes, a
+        mask or keypoints, all steps run at once. Raises like a call.
         """
         (stage,) = self._stages()
         assert isinstance(stage, AlbumentationsStage)
         return stage.draw(dict(sample), rng)
 
     def partner_counts(self, rng: np.random.Generator) -> tuple[int, ...]:
-        """Count the other samples that each step that needs some asks for, in order."""
+        """Return how many other samples each combining step needs, in order."""
         stages = [stage for stage in self._stages() if isinstance(stage, _OwnStage)]
         return tuple(stage.partners(rng) for stage in stages if stage.needs_partners)
 
     def name_keypoints(self, names: Sequence[str] | None) -> None:
-        """Say how the data names the keypoints of an object, see `KeypointSettings.settled`."""
+        """Set the data's names of an object's keypoints; see `KeypointSettings.settled`."""
         if self._targets.keypoints is not None:
             settled = self._targets.keypoints.settled(names)
             self._targets = replace(self._targets, keypoints=settled)
@@ -232,7 +205,7 @@ class Stack:
         return f"Stack({' -> '.join(self._steps)})"
 
     def _stages(self) -> list[_Stage]:
-        """This thread's stages, built on first use."""
+        """Return this thread's stages, built on first use."""
         stages: list[_Stage] | None = getattr(self._local, "stages", None)
         if stages is None:
             stages = []
@@ -249,14 +222,14 @@ class Stack:
 
 
 class _OwnStage:
-    """One step of ours or of the user's."""
+    """A step of this package or of the user."""
 
     def __init__(self, name: str, node: Node, build_step: BuildStep, targets: Targets) -> None:
         self._name = name
         self._target = node["_target_"]
         self._global_random = _is_global_random(node)
         self.needs_partners = _needs_partners(node)
-        # What is put together of several samples cuts boxes, and is told which to drop.
+        # Steps that combine samples cut boxes themselves, so they get the limits.
         self._step = (
             build_step(node, box_limits=targets.boxes) if self.needs_partners else build_step(node)
         )
@@ -286,14 +259,14 @@ _Stage = AlbumentationsStage | TorchvisionStage | _OwnStage
 
 
 def _library_of(node: Node) -> type[AlbumentationsStage | TorchvisionStage] | None:
-    """Find the stage for a library's own step, or a registered subclass of one; None: ours."""
+    """Return the stage class of a library's step or a registered subclass; None for other steps."""
     target = str(node["_target_"])
     component = find(target)
     if component is None:
         if target.startswith("torchvision."):
             return TorchvisionStage
         return AlbumentationsStage if target.startswith("albumentations.") else None
-    # Whoever defines a subclass has imported it; the import waits for another thread's.
+    # A subclass implies an imported library; this import waits for another thread's.
     if not isinstance(component.target, type):
         return None
     if "albumentations" in sys.modules:

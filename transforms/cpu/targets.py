@@ -1,4 +1,4 @@
-"""Move boxes and keypoints with their image: settings, limits, and what a library is handed."""
+"""Move boxes and keypoints with their image."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from penstock.core.sample import Sample
 @register("settings", "boxes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxSettings:
-    """Which boxes an augmentation stack drops; each limit is applied after every step.
+    """Limits below which an augmentation stack drops boxes, checked after every step.
 
-    Boxes are cut at the edges of the image, and those that leave it are always dropped; the rows
-    of every ``box_*`` field go with them.
+    Boxes are cut at the edges of the image. Boxes outside the image are always dropped. The rows
+    of every ``box_*`` field follow.
 
     Attributes:
-        min_area: Least area, in square pixels of the image as it then is.
-        min_visibility: Least share of a box's area that a step may leave in the image, 0 .. 1.
-        min_width: Least width in pixels.
-        min_height: Least height in pixels.
+        min_area: Minimum area, in square pixels of the current image.
+        min_visibility: Minimum share of a box's area that a step must leave in the image, 0 .. 1.
+        min_width: Minimum width, in pixels.
+        min_height: Minimum height, in pixels.
     """
 
     min_area: Annotated[float, Ge(0)] = 0.0
@@ -39,21 +39,20 @@ class BoxSettings:
 @register("settings", "keypoints")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeypointSettings:
-    """Say what a mirrored image means for its keypoints.
+    """Keypoints that trade places when an image is mirrored.
 
     Attributes:
-        swaps: Pairs of keypoints that change places when the image is mirrored, by their names
-            or numbers, such as ``[[left_eye, right_eye]]`` or ``[[1, 2], [3, 4]]``; null: those
-            whose names differ by left and right, or L and R.
-        per_object: How many keypoints an object has, where an image has those of several one
-            after the other; null: as many as the data names, or all.
+        swaps: Pairs of keypoints to swap, by name or number, such as ``[[left_eye, right_eye]]``
+            or ``[[1, 2], [3, 4]]``; null: pairs whose names differ by left and right, or L and R.
+        per_object: Keypoints per object, if an image holds several objects; null: the number of
+            keypoints that the data names, or all.
     """
 
     swaps: list[list[int | str]] | None = None
     per_object: Annotated[int, Ge(1)] | None = None
 
     def __post_init__(self) -> None:
-        """Refuse pairs that are none."""
+        """Validate the pairs."""
         points = [point for pair in self.swaps or () for point in pair]
         numbers = [point for point in points if isinstance(point, int)]
         for pair in self.swaps or ():
@@ -71,13 +70,10 @@ class KeypointSettings:
             )
 
     def settled(self, names: Sequence[str] | None) -> KeypointSettings:
-        """Say pairs by number, and how many keypoints an object has, as the data names them.
-
-        Args:
-            names: Those of the keypoints of an object; None: the data has none.
+        """Return the settings with pairs by number, given the data's names of an object's points.
 
         Raises:
-            ValueError: A pair names a keypoint that the data does not have.
+            ValueError: A pair names an unknown keypoint.
         """
         known = {name: number for number, name in enumerate(names or ())}
         pairs = [list(pair) for pair in self.swaps or ()]
@@ -110,19 +106,19 @@ def _other_side(found: re.Match[str]) -> str:
     return side.capitalize() if found[0][0].isupper() else side
 
 
-# Three corners that turn left; where they turn right afterwards, the image is mirrored.
+# Three corners that turn left; if they turn right afterwards, the image is mirrored.
 _CORNERS = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0))
-# Boxes are shares of an image meanwhile; these pixels, and less, are their rounding.
+# Rounding error in pixels: libraries keep boxes as shares of the image.
 _ROUNDING = 1e-3
 
 
 @dataclass(frozen=True, slots=True)
 class Targets:
-    """Hand boxes and keypoints to an augmentation library, and take them back.
+    """Pass boxes and keypoints to an augmentation library, and take them back.
 
     Attributes:
-        boxes: Which boxes are dropped; None: those that leave the image.
-        keypoints: What mirroring means for keypoints; None: nothing.
+        boxes: Limits below which boxes are dropped; None drops only boxes outside the image.
+        keypoints: Keypoints that a mirror swaps; None: none.
     """
 
     boxes: BoxSettings | None = None
@@ -130,26 +126,20 @@ class Targets:
 
     @property
     def box_limits(self) -> dict[str, float]:
-        """Limits by the names that albumentations has for them."""
+        """Limits by albumentations' names."""
         return {} if self.boxes is None else asdict(self.boxes)
 
     def points(self, sample: Sample) -> NDArray[np.float32]:
-        """Points to be moved with the image, float32 [K, 2] or [K + 3, 2]."""
+        """Return the points to move with the image, float32 [K, 2] or [K + 3, 2]."""
         points: NDArray[np.float32] = sample["keypoints"][:, :2]
         if self.keypoints is not None and self.keypoints.swaps != []:
             points = np.concatenate([points, np.array(_CORNERS, np.float32)])
         return points
 
     def put_boxes(self, sample: Sample, boxes: Any, rows: Any, shape: tuple[int, ...]) -> None:
-        """Give a sample its boxes as they are now, in an image of `shape`.
+        """Store the remaining boxes, [n, 4], of a sample's `rows`, [n], in an image of `shape`.
 
-        A box that ends where the image begins may be left as thin as a rounding; it is dropped.
-
-        Args:
-            sample: The sample.
-            boxes: What is left of its boxes, [n, 4].
-            rows: Which are left, [n].
-            shape: Height and width of the image.
+        A box thinner than a rounding error is dropped.
         """
         count = len(sample["boxes"])
         height, width = shape[:2]
@@ -164,15 +154,7 @@ class Targets:
             _fit_to_masks(sample)
 
     def put_points(self, sample: Sample, points: Any, lost: NDArray[np.bool_]) -> None:
-        """Give a sample its keypoints as they are now.
-
-        Points that left the image get visibility 0 and stay.
-
-        Args:
-            sample: The sample.
-            points: What became of those of `points`.
-            lost: Which of them were outside of the image at any time, bool [n].
-        """
+        """Store the moved points of `points`; `lost` ones, bool [n], get visibility 0."""
         moved = np.asarray(points, np.float32).reshape(-1, 2)
         keypoints = np.array(sample["keypoints"], np.float32)
         count = len(keypoints)
@@ -197,7 +179,7 @@ class Targets:
                 "set augment.keypoints.swaps=[[0,1]] with the pairs that a mirror exchanges, by "
                 "name or number, or to [] if there are none"
             )
-        swaps: Any = self.keypoints.swaps or ()  # by number: they are settled
+        swaps: Any = self.keypoints.swaps or ()  # numbers, since `settled` resolved names
         for a, b in swaps:
             if max(a, b) >= per_object:
                 raise ValueError(
@@ -210,7 +192,7 @@ class Targets:
 
 
 def _fit_to_masks(sample: Sample) -> None:
-    """Make boxes those of their masks, and drop those of which nothing is left."""
+    """Shrink boxes to their masks, and drop boxes with empty masks."""
     masks = sample["box_masks"]
     rows, columns = masks.any(2), masks.any(1)
     there = rows.any(1)
@@ -223,11 +205,7 @@ def _fit_to_masks(sample: Sample) -> None:
 
 
 def refuse_box_masks(sample: Sample, step: str) -> None:
-    """Refuse a sample whose boxes have masks, for a step that does not move them.
-
-    Raises:
-        ValueError: They have.
-    """
+    """Raise ValueError if a sample has ``box_masks``, which a step does not move."""
     if "box_masks" in sample:
         raise ValueError(
             f"{step}: {sample.get('key')!r} has box_masks, which it does not move; leave it out, "
@@ -236,23 +214,22 @@ def refuse_box_masks(sample: Sample, step: str) -> None:
 
 
 class LostPoints:
-    """Notes which points a step of albumentations moves out of the image.
+    """Record which points leave the image in any step.
 
-    Where a later step adds a border, their place may be in the image again; what was there is
-    not. Boxes are cut after every step in the same way.
+    A later step may add a border and move a point's place back inside; its pixels are still gone.
 
     Attributes:
-        marks: Which points were outside at any time, bool [n].
+        marks: Whether a point was ever outside, bool [n].
     """
 
     marks: NDArray[np.bool_]
 
     def begin(self, points: NDArray[np.float32], shape: tuple[int, ...]) -> None:
-        """Look at points before the first step, in an image of `shape`."""
+        """Mark points outside an image of `shape`, before the first step."""
         self.marks = outside(points, shape[:2])
 
     def note(self, points: NDArray[np.floating[Any]], shape: Any) -> NDArray[np.floating[Any]]:
-        """Look at points after a step: in the place of a processor's own `filter`."""
+        """Mark points outside the image after a step; replaces the `filter` of a processor."""
         if len(points) != len(self.marks):
             raise ValueError(
                 f"{len(self.marks)} keypoints became {len(points)}, as where an image is mirrored "
@@ -263,11 +240,11 @@ class LostPoints:
 
 
 def outside(points: NDArray[np.floating[Any]], shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Which points, x and y in the first columns, are outside of an image of `shape`, bool [n]."""
+    """Return which points (x, y, ...) are outside an image of `shape`, bool [n]; NaN is outside."""
     x, y = points[:, 0], points[:, 1]
     height, width = shape
     inside: NDArray[np.bool_] = (x >= 0) & (y >= 0) & (x < width) & (y < height)
-    return ~inside  # which one that is NaN is not
+    return ~inside  # true for NaN
 
 
 def _turn_right(corners: NDArray[np.float32]) -> bool:
@@ -276,14 +253,11 @@ def _turn_right(corners: NDArray[np.float32]) -> bool:
 
 
 def rows_of(samples: Sequence[Sample], rows: Sequence[Any] | None = None) -> dict[str, Any]:
-    """The ``box_*`` fields of several samples, one after the other.
+    """Concatenate the ``box_*`` fields of several samples.
 
     Args:
-        samples: The first says which fields there are: those as long as its boxes.
-        rows: The rows to be taken of each sample; None takes all.
-
-    Raises:
-        ValueError: Another sample lacks one of the fields.
+        samples: The first sample decides the fields: all that are as long as its boxes.
+        rows: Rows to take of each sample; None takes all.
     """
     first = samples[0]
     count = len(first["boxes"])
@@ -306,15 +280,10 @@ def rows_of(samples: Sequence[Sample], rows: Sequence[Any] | None = None) -> dic
 def cut_boxes(
     boxes: NDArray[np.floating[Any]], shape: tuple[int, ...], limits: BoxSettings | None
 ) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-    """Cut boxes at the edges of an image.
-
-    Args:
-        boxes: [N, 4], xyxy, pixels of the image; they may lie outside.
-        shape: Height and width of the image.
-        limits: Which are dropped; None: those without any area inside.
+    """Cut boxes, xyxy [N, 4], at the edges of an image of `shape`.
 
     Returns:
-        float32 [N, 4], and which of them are left, bool [N].
+        The cut boxes, float32 [N, 4], and which of them to keep, bool [N].
     """
     height, width = shape[:2]
     cut = np.clip(boxes, 0, [width, height, width, height]).astype(np.float32)
@@ -322,7 +291,7 @@ def cut_boxes(
 
 
 def areas(boxes: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
-    """Areas of boxes, [N], in square pixels."""
+    """Return the areas of boxes, [N], in square pixels."""
     sides = np.asarray(boxes, np.float64).reshape(-1, 4)
     return np.maximum(sides[:, 2] - sides[:, 0], 0) * np.maximum(sides[:, 3] - sides[:, 1], 0)
 
@@ -330,7 +299,7 @@ def areas(boxes: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
 def left_over(
     boxes: NDArray[np.float32], before: NDArray[np.float64], limits: BoxSettings | None
 ) -> NDArray[np.bool_]:
-    """Which boxes are large enough still, bool [N]; `before`, [N], are their areas before."""
+    """Return which boxes to keep, bool [N], given their areas `before` the cut, [N]."""
     now = areas(boxes)
     kept: NDArray[np.bool_] = now > 0
     if limits is not None:

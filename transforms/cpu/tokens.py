@@ -1,4 +1,4 @@
-"""Cut sequences of a sample to a length, hide or leave out single elements by chance."""
+"""Crop sequences of a sample, or mask or drop random elements."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ def token_crop(
     fields: list[str] | None = None,
     random: bool = True,
 ) -> Sample:
-    """Cut sequences to a length; several fields keep the same elements.
+    """Crop sequences to a maximum length, at the same place for all fields.
 
     Args:
         sample: With the fields, arrays [T, ...] of one length.
         rng: Draws the start of the kept part.
-        max_length: Longest sequence that is left as it is.
+        max_length: Maximum length; shorter sequences stay as they are.
         fields: Names of the sequences; None: ``tokens``.
-        random: Keep a random part; otherwise keep the first part, as for evaluation.
+        random: Keep a random part, or the first part, as for evaluation.
 
     Returns:
-        The sample. A shortened sample also has the number of cut elements, see `CUT_TOKENS`.
+        The sample. A shortened sample also counts its cut elements; see `CUT_TOKENS`.
 
     Raises:
         ValueError: A field is missing, or the lengths differ.
@@ -40,7 +40,7 @@ def token_crop(
     length = next(iter(lengths.values()), 0)
     if any(other != length for other in lengths.values()):
         raise ValueError(f"token_crop: sequences of one sample differ in length: {lengths}")
-    # Always drawn: the draws of later steps do not depend on the length.
+    # Draw always, so that draws of later steps do not depend on the length.
     place = float(rng.random())
     if length <= max_length:
         return sample
@@ -62,13 +62,13 @@ def token_mask(
     value: int = 0,
     field: str = "tokens",
 ) -> Sample:
-    """Replace each element of a sequence by a value with some probability.
+    """Replace random elements of a sequence by a value.
 
     Args:
         sample: With the field, an array [T, ...].
-        rng: Where it is drawn from, element by element.
-        p: The probability.
-        value: Replacement of an element: the mask token, or 0 for features.
+        rng: Draws for each element.
+        p: Probability that an element is replaced.
+        value: The replacement: the mask token, or 0 for features.
         field: The sequence.
 
     Raises:
@@ -84,12 +84,12 @@ def token_mask(
 def token_dropout(
     sample: Sample, rng: np.random.Generator, *, p: Share = 0.1, field: str = "tokens"
 ) -> Sample:
-    """Leave out each element of a sequence with some probability; one at least stays.
+    """Drop random elements of a sequence, but keep at least one.
 
     Args:
         sample: With the field, an array [T, ...].
-        rng: Where it is drawn from, element by element.
-        p: The probability.
+        rng: Draws for each element.
+        p: Probability that an element is dropped.
         field: The sequence.
 
     Raises:

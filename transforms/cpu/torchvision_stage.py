@@ -1,4 +1,4 @@
-"""Run consecutive steps of torchvision.transforms.v2 as one stage of the augmentation stack."""
+"""Run consecutive torchvision.transforms.v2 steps as one stage of the augmentation stack."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ _MIXING = ("MixUp", "CutMix")
 
 
 class TorchvisionStage:
-    """Consecutive steps of torchvision, which draw from torch's global state, seeded for a sample.
+    """Run consecutive torchvision steps with torch's global state, seeded for each sample.
 
-    ``image``, ``mask``, ``boxes``, ``box_masks`` and ``keypoints`` go through as its tensors. After
-    every step boxes are cut at the edges of the image, and those that leave it are dropped, with
-    their rows of every ``box_*`` field; ``keypoints`` that leave it get visibility 0 and stay.
+    Torchvision gets ``image``, ``mask``, ``boxes``, ``box_masks`` and ``keypoints`` as tv_tensors.
+    After every step, boxes are cut at the image's edges. Boxes outside are dropped, with their rows
+    in every ``box_*`` field. Keypoints that leave the image stay, with visibility 0.
 
     Args:
         steps: Config nodes by step name.
-        build_step: Makes the transform of a node.
-        targets: What happens to boxes and keypoints beyond that.
+        build_step: Builds the transform of a node.
+        targets: Box limits and keypoint swaps.
 
     Raises:
         ValueError: A step cannot be built, or mixes images.
@@ -44,7 +44,7 @@ class TorchvisionStage:
                 )
 
     def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Apply the steps to a sample of the caller's own, which is changed and returned."""
+        """Apply the steps to a sample, in place."""
         from penstock.core.rng import GlobalStates
 
         if (image := sample.get("image")) is None:
@@ -81,7 +81,7 @@ class TorchvisionStage:
         return sample
 
     def _tensors(self, sample: Sample) -> dict[str, Any]:
-        """What torchvision is given of a sample; ``labels`` are the rows of the boxes."""
+        """Return torchvision's inputs for a sample; ``labels`` are the rows of the boxes."""
         import torch
         from torchvision import tv_tensors
 
@@ -89,7 +89,7 @@ class TorchvisionStage:
         size = image.shape[:2]
         given = {"image": tv_tensors.Image(_tensor(image).permute(2, 0, 1))}
         if "mask" in sample:
-            mask = sample["mask"]  # of 16 bits torch can resize none without a sign
+            mask = sample["mask"]  # torch cannot resize uint16
             mask = mask.astype(np.int32) if mask.dtype == np.uint16 else mask
             given["mask"] = tv_tensors.Mask(_tensor(mask))
         if "boxes" in sample:
@@ -104,7 +104,7 @@ class TorchvisionStage:
         return given
 
     def _look(self, given: dict[str, Any], lost: LostPoints) -> None:
-        """Cut boxes where the image now ends, and note the points that it has lost."""
+        """Cut boxes at the edges of the current image, and record lost points."""
         import torch
         from torchvision import tv_tensors
         from torchvision.transforms.v2 import functional
@@ -129,14 +129,14 @@ class TorchvisionStage:
 
 
 def _tensor(array: NDArray[Any]) -> Any:
-    """Make a tensor of an array's own memory, or of a copy where that cannot be written."""
+    """Return a tensor that shares an array's memory, or a copy if it is read-only."""
     import torch
 
     return torch.from_numpy(np.require(array, requirements=["C", "W"]))
 
 
 def _boxes(boxes: Any, size: tuple[int, int]) -> Any:
-    """Make boxes that no step cuts by itself: how much of one is left decides whether it stays."""
+    """Return boxes that torchvision does not clamp, so that the limits see their whole area."""
     from torchvision import tv_tensors
 
     return tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=size, clamping_mode=None)

@@ -1,1 +1,1 @@
-"""Decoders: a record's bytes to a sample's arrays."""
+"""Decode a record's bytes to a sample's arrays."""

@@ -1,4 +1,4 @@
-"""Decode records that are no images: arrays of any type and axes, encoded or as they are."""
+"""Decode arrays of any type and shape, such as volumes, spectra and waveforms."""
 
 from __future__ import annotations
 
@@ -17,20 +17,18 @@ from penstock.core.sample import Record, RecordError, Sample
 
 @register("decode", "array")
 class ArrayDecoder(Decoder):
-    """Volumes, spectra, waveforms: fields that are made arrays, of one type and order of axes.
+    """Decode fields to arrays of one type and order of axes.
 
-    A field may be an array already, the bytes of a `.npy` file, or plain numbers in bytes, whose
-    type and shape are then given here; nothing is ever unpickled. Other fields pass unchanged;
-    where no field needs any of this, ``decode=raw`` is all it takes. Unless its type is changed,
-    an array stays where it is, which may be a mapped file, until the collate copies it into the
-    batch.
+    A field may be an array, a `.npy` file, or raw numbers with `stored` type and `shape`. The
+    decoder never unpickles. Other fields pass unchanged; if all do, use ``decode=raw``. An array
+    that keeps its type is not copied, so it may stay in a mapped file until the collate.
 
     Args:
-        fields: The fields that are decoded.
-        stored: For plain numbers in bytes: their type, such as ``int16`` or ``>f4``.
-        shape: For those: the shape; -1 once, for the axis that follows from the length.
-        axes: The stored axes in the order that is wanted, such as ``[2, 0, 1]``.
-        dtype: The type that is wanted; None: as stored.
+        fields: The fields to decode.
+        stored: Type of raw numbers, such as ``int16`` or ``>f4``.
+        shape: Shape of raw numbers; -1 once, for an axis that follows from the length.
+        axes: Order of the axes, as in ``transpose``, such as ``[2, 0, 1]``.
+        dtype: Type of the result; None: as stored.
     """
 
     def __init__(
@@ -63,17 +61,7 @@ class ArrayDecoder(Decoder):
             )
 
     def __call__(self, record: Record) -> Sample:
-        """Decode a record.
-
-        Args:
-            record: Any record that has the fields.
-
-        Returns:
-            Its fields, those that are decoded as arrays; and ``index`` and ``key``.
-
-        Raises:
-            RecordError: A field is not there or is no such array; one line.
-        """
+        """Decode a record; raise `RecordError` if a field is missing or not such an array."""
         sample = {**record.fields, "index": record.index, "key": record.key}
         for field in self.fields:
             if field not in record.fields:

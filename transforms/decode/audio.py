@@ -1,4 +1,4 @@
-"""Decode audio files: whole, or the excerpt that a crop asks for, mono, at one sample rate."""
+"""Decode audio, whole or as an excerpt, to mono at one sample rate."""
 
 from __future__ import annotations
 
@@ -16,22 +16,21 @@ from penstock.core.sample import Record, RecordError, Sample
 
 _FIELDS = ("audio", "wav", "flac", "ogg", "opus", "mp3")
 _CONTEXT_S = 0.02
-"""What is decoded around an excerpt, which the filter of the resampler looks at."""
-_LAST_PAGE = 4  # of an Ogg stream, a flag of RFC 3533, section 6
-_UNKNOWN_SIZE = (0, 0xFFFFFFFF)  # in WAV files that were written to a pipe
+"""Extra audio on each side of an excerpt, for the resampler's filter."""
+_LAST_PAGE = 4  # flag of an Ogg page, RFC 3533, section 6
+_UNKNOWN_SIZE = (0, 0xFFFFFFFF)  # in WAV files written to a pipe
 
 
 @register("decode", "audio")
 class AudioDecoder(Decoder):
-    """WAV, FLAC, Ogg and MP3 files: float32 [T], -1 to 1, the mean of the channels.
+    """Decode WAV, FLAC, Ogg and MP3 to float32 [T], -1 to 1, the mean of the channels.
 
-    Where the augmentation begins with `transform/audio_crop`, the file is sought in, and no more
-    is decoded than the excerpt and what the resampler's filter reaches around it.
+    If the augmentation begins with `transform/audio_crop`, the decoder seeks in the file and
+    decodes only the excerpt and the context of the resampler's filter.
 
     Args:
-        sample_rate: Samples a second; files of other rates are resampled.
-        field: The field of the record with the file; None: ``audio``, or one that is called as
-            the format is.
+        sample_rate: Sample rate in hertz; files at other rates are resampled.
+        field: Field of the file; None: ``audio``, or a field named after the format.
     """
 
     def __init__(
@@ -49,23 +48,12 @@ class AudioDecoder(Decoder):
         self.field = field
 
     def __call__(self, record: Record) -> Sample:
-        """Decode a record.
-
-        Returns:
-            Its fields, with ``audio`` float32 [T] in place of the file; and ``index`` and ``key``.
-
-        Raises:
-            RecordError: There is no file, or it is damaged; one line.
-        """
+        """Replace a record's file by ``audio``, float32 [T]; raise `RecordError` if damaged."""
         sample = self.defer(record)
         return {**sample, "audio": sample["audio"].whole()}
 
     def defer(self, record: Record) -> Sample:
-        """Read a file's header, and leave the rest to be decoded; as a call, with a `PendingClip`.
-
-        Raises:
-            RecordError: There is no file, or its header is damaged.
-        """
+        """Read only the file's header, and put a `PendingClip` into the sample."""
         names = _FIELDS if self.field is None else (self.field,)
         name = next((name for name in names if name in record.fields), None)
         if name is None:
@@ -74,7 +62,7 @@ class AudioDecoder(Decoder):
                 f"{', '.join(record.fields) or 'none'}; set dataset.decode.field"
             )
         content = record.fields[name]
-        if isinstance(content, dict):  # as the public hubs write it: bytes and path
+        if isinstance(content, dict):  # public hubs write {bytes, path}
             content = content.get("bytes")
         if not isinstance(content, bytes | bytearray | memoryview):
             raise RecordError(f"{name!r} is a {type(content).__name__}, expected the file's bytes")
@@ -84,17 +72,13 @@ class AudioDecoder(Decoder):
 
 
 class PendingClip:
-    """Stand in a sample for audio of which an excerpt is decoded once that is known.
+    """A stand-in for audio, decoded when its excerpt is known.
 
     Attributes:
-        rate: The file's samples a second.
-
-    Args:
-        content: The file.
-        sample_rate: Samples a second that are wanted.
+        rate: Sample rate of the file, in hertz.
 
     Raises:
-        RecordError: It is no audio file, or is cut short.
+        RecordError: The file is truncated or not audio.
     """
 
     def __init__(self, content: bytes, sample_rate: int) -> None:
@@ -108,24 +92,16 @@ class PendingClip:
             raise RecordError("the audio file has no samples")
 
     def __len__(self) -> int:
-        """Samples at the rate that is wanted."""
+        """Return the number of samples at the sample rate of the result."""
         return max(1, self._frames * self._wanted_rate // self.rate)
 
     def whole(self) -> NDArray[np.float32]:
-        """Decode all of it, float32 [T]."""
+        """Decode the whole clip, float32 [T]."""
         return self.excerpt(0, len(self))
 
     def excerpt(self, start: int, length: int) -> NDArray[np.float32]:
-        """Decode samples `start` to `start + length` - 1, float32 [length].
-
-        Args:
-            start: The first one, at the rate that is wanted, as `length` is.
-            length: How many; together they lie within the clip.
-
-        Raises:
-            RecordError: What had to be decoded is damaged.
-        """
-        # The places before resampling at which a sample of one rate is one of the other.
+        """Decode samples `start` to `start + length` - 1 of the result, float32 [length]."""
+        # Start where a sample of the file coincides with a sample of the result.
         common = math.gcd(self.rate, self._wanted_rate)
         step, wanted_step = self.rate // common, self._wanted_rate // common
         context = math.ceil(self.rate * _CONTEXT_S) if step != wanted_step else 0
@@ -134,7 +110,7 @@ class PendingClip:
         samples = self._resampled(self._decoded(first, last - first))
         begin = start - first // step * wanted_step
         found = samples[begin : begin + length]
-        missing = length - len(found)  # of the last one, by rounding
+        missing = length - len(found)  # rounding, at the end of the clip
         return np.pad(found, (0, missing), mode="edge") if missing else found
 
     def _resampled(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -146,12 +122,12 @@ class PendingClip:
         return changed
 
     def _decoded(self, first: int, count: int) -> NDArray[np.float32]:
-        """Decode frames of the file and take the mean of the channels, float32 [count]."""
+        """Decode frames of the file and average the channels, float32 [count]."""
         try:
             with self._opened() as file:
                 file.seek(first)
                 frames = file.read(count, dtype="float32", always_2d=True)
-        except (RuntimeError, ValueError) as error:  # of libsndfile
+        except (RuntimeError, ValueError) as error:  # libsndfile
             raise RecordError(f"damaged audio: {_line(error)}") from None
         if len(frames) < count:
             raise RecordError(
@@ -166,7 +142,7 @@ class PendingClip:
 
         try:
             return soundfile.SoundFile(io.BytesIO(self._content))
-        except RuntimeError as error:  # its own is one
+        except RuntimeError as error:  # LibsndfileError is a RuntimeError
             raise RecordError(f"no audio file: {_line(error)}") from None
 
 
@@ -176,10 +152,10 @@ def _line(error: Exception) -> str:
 
 
 def _cut_short(content: bytes) -> str | None:
-    """Say that a file ends before its time, where libsndfile would take it for a shorter one."""
+    """Return how a file is truncated, since libsndfile would accept it as a shorter file."""
     if content[:4] == b"RIFF" and len(content) >= 8:
         told = int.from_bytes(content[4:8], "little")
-        if told not in _UNKNOWN_SIZE and told + 8 > len(content) + 1:  # a last odd byte's padding
+        if told not in _UNKNOWN_SIZE and told + 8 > len(content) + 1:  # padding of an odd size
             return f"cut short: {len(content):,} of {told + 8:,} bytes are there"
     if content[:4] == b"OggS":
         page = content.rfind(b"OggS")

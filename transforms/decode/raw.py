@@ -1,4 +1,4 @@
-"""Decode nothing: for fields that a storage already holds as numbers and arrays."""
+"""Pass stored numbers and arrays on without decoding."""
 
 from __future__ import annotations
 
@@ -9,22 +9,15 @@ from penstock.core.sample import Record, Sample
 
 @register("decode", "raw")
 def make_raw_decoder() -> RawDecoder:
-    """Fields as they are stored: numbers, arrays and strings."""
+    """Pass fields on as they are stored: numbers, arrays and strings."""
     return RawDecoder()
 
 
 class RawDecoder(Decoder):
-    """Passes every field on as it is."""
+    """Pass every field on unchanged."""
 
     unchanged = True
 
     def __call__(self, record: Record) -> Sample:
-        """Turn a record into a sample.
-
-        Args:
-            record: Any record.
-
-        Returns:
-            Its fields, and ``index`` and ``key``.
-        """
+        """Return a record's fields, ``index`` and ``key``."""
         return {**record.fields, "index": record.index, "key": record.key}

@@ -1,4 +1,4 @@
-"""Decode photographs at a scale where the crop is much smaller; pixels differ a little."""
+"""Decode photographs at a smaller scale if the crop is much smaller."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from penstock.transforms.decode.image.pixels import CHANNELS, upright
 
 @register("decode", "scaled")
 class ScaledDecoder(RecordDecoder):
-    """Images of any kind as uint8 [H, W, C]; a JPEG larger than it is needed is decoded smaller.
+    """Decode images to uint8 [H, W, C]; decode a JPEG smaller if the crop is resized anyway.
 
-    Where an augmentation stack begins with a crop that it resizes, or with a resize and a centre
-    crop, JPEG files are decoded at 1/2, 1/4 or 1/8 of their size: the smallest that has no fewer
-    pixels in the crop than it is resized to. The pixels differ from those of ``decode=image``,
-    as if the image had been shrunk before: less aliasing, and crops that begin at whole pixels
-    of the smaller image. What is decoded is a function of file and crop alone. Other formats,
-    crops that are not resized, and other stacks have the pixels of ``decode=image``.
+    The augmentation stack must begin with a resized crop, or with a resize and a centre crop. JPEG
+    files are then decoded at 1/2, 1/4 or 1/8 of their size, the smallest scale at which the crop
+    has at least the pixels of its result. Pixels differ from ``decode=image`` as if the image had
+    been shrunk before: less aliasing, and crops begin at whole pixels of the smaller image. The
+    pixels depend only on file and crop. Other formats and stacks get the pixels of
+    ``decode=image``.
 
-    The smaller pixels are those of an overview, if the file has some (``pack.overviews=true``),
-    else of DCT scaling, which saves less: all of the crop's entropy data is read all the same.
+    Smaller pixels come from an overview if the file has one (``pack.overviews=true``), otherwise
+    from DCT scaling. DCT scaling saves less, because it still reads all entropy data of the crop.
 
     Args:
         mode: ``RGB``, ``L`` (grey, one channel) or ``RGBA``; as for ``decode=image``.
-        orientation: ``apply`` turns the image upright as its EXIF orientation says, ``ignore``
-            leaves the pixels as they are stored.
+        orientation: ``apply`` rotates the image by its EXIF orientation, ``ignore`` keeps the
+            pixels as stored.
         max_pixels: Larger images are refused from their header, before memory is allocated.
     """
 

@@ -1,4 +1,4 @@
-"""Decode rows of tables: scale numbers, number categories, fill in what is missing."""
+"""Decode rows of tables: scale numbers, number categories, fill in missing values."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ Scaling = Literal["standard", "min_max", "robust", "none"]
 
 @register("decode", "table")
 class TableDecoder(FittedDecoder):
-    """Columns to ``features`` and ``categories``, by figures of the training part alone.
+    """Turn columns into ``features`` and ``categories``, with statistics of the training split.
 
-    Columns of numbers are features and columns of text are categories, unless said otherwise;
-    ``label`` and what is no such column pass unchanged; ``dataset.keys`` leaves columns out.
+    By default columns of numbers are features and columns of text are categories. ``label`` and
+    other fields pass unchanged; ``dataset.keys`` drops columns.
 
     Args:
-        numeric: Columns that are numbers, whatever their type; a text in one is a bad sample.
-        categorical: Columns that are categories, whatever their type, such as codes.
-        target: The column of numbers to be predicted: the field ``target``, in its own units.
+        numeric: Columns to read as numbers, whatever their type; text is a bad sample.
+        categorical: Columns to read as categories, whatever their type, such as codes.
+        target: Column of numbers to predict; becomes the field ``target``, in its own units.
         scaling: ``standard`` (mean and standard deviation), ``min_max`` (0 .. 1), ``robust``
-            (median and the distance of the quartiles) or ``none``. A constant column becomes 0.
-        missing: What stands for a missing number: ``mean``, ``median`` or ``constant``.
+            (median and interquartile range) or ``none``. A constant column becomes 0.
+        missing: Replacement of a missing number: ``mean``, ``median`` or ``constant``.
         fill: The constant, in the column's units.
-        indicators: A feature more, 1 where the number is missing, for every column that lacks
-            some in the training part.
-        min_count: Categories that are rarer in the training part have the id 0, as those have
-            that it has not, and missing ones.
-        max_categories: So many categories of a column have ids of their own.
-        statistics: The ``table.json`` of a run, in place of statistics of this data.
+        indicators: Add a feature, 1 for a missing number, for each column with missing values in
+            the training split.
+        min_count: Categories rarer than this in the training split get the id 0, like unknown and
+            missing ones.
+        max_categories: Maximum number of ids per column; further categories get the id 0.
+        statistics: ``table.json`` of a run, instead of statistics of this data.
     """
 
     def __init__(
@@ -83,24 +83,16 @@ class TableDecoder(FittedDecoder):
 
     @property
     def recipe(self) -> dict[str, Any]:
-        """Arguments that decide the figures, beside the data."""
+        """Arguments on which the statistics depend, apart from the data."""
         names = ("numeric", "categorical", "target", "min_count", "max_categories")
         return {name: getattr(self, name) for name in names}
 
     def fit(self, chunks: Iterable[Mapping[str, Any]], *, where: str) -> dict[str, Any]:
-        """Compute the figures of the training part's rows, as `learn` takes them.
-
-        Raises:
-            ValueError: See `transforms.table_statistics.fit_table`.
-        """
+        """Compute the statistics of the training split, as `learn` takes them; see `fit_table`."""
         return fit_table(chunks, where=where, **self.recipe).as_json()
 
     def learn(self, learned: Mapping[str, Any]) -> None:
-        """Take the figures of a training part.
-
-        Raises:
-            ValueError: They are none, or of a table that lacks the target.
-        """
+        """Set the statistics of a training split; raise ValueError if they have another target."""
         self.statistics = table = TableStatistics.from_json(learned, where="decode/table")
         if self.target is not None and (table.target is None or table.target.name != self.target):
             has = "none" if table.target is None else repr(table.target.name)
@@ -131,28 +123,23 @@ class TableDecoder(FittedDecoder):
 
     @property
     def indicated(self) -> tuple[str, ...]:
-        """Columns whose indicators stand behind the numbers in ``features``."""
+        """Columns whose indicators follow the numbers in ``features``."""
         return tuple(self._names[number] for number in self._indicated)
 
     @property
     def num_categories(self) -> tuple[int, ...]:
-        """Ids of each of the ``categories``, with 0, the unknown."""
+        """Number of ids in each of the ``categories``, including 0 for unknown."""
         return tuple(len(ids) + 1 for _, ids in self._ids)
 
     def __call__(self, record: Record) -> Sample:
         """Decode a row.
 
-        Args:
-            record: A row with all columns.
-
         Returns:
             ``features`` float32 [F], the scaled numbers and then the indicators; ``categories``
-            int64 [C], 0 where it is missing or unknown; ``target`` if there is one; the fields
-            that are no columns, ``index`` and ``key``.
+            int64 [C], 0 for missing or unknown; ``target`` if there is one; other fields.
 
         Raises:
-            RecordError: A column is not there, or holds text or an infinite number where a number
-                is needed; the target is missing; one line.
+            RecordError: A column or the target is missing, or a number is text or infinite.
         """
         numbers = [self._read(record, name, number_of) for name in self._numbers]
         categories = [self._read(record, name, ids.of) for name, ids in self._ids]
@@ -166,14 +153,11 @@ class TableDecoder(FittedDecoder):
         return {**decoded, "index": record.index, "key": record.key}
 
     def columns(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Decode many rows at once, a column at a time, to what they give one by one.
-
-        Args:
-            fields: Columns of n rows: see `core.contracts.ColumnStorage.take`.
+        """Decode columns of n rows at once, with the same results as row by row.
 
         Returns:
-            ``features`` float32 [n, F] and so on; None where a row is bad: which, and why, is said
-            when it is decoded by itself.
+            ``features`` float32 [n, F] and so on; None if a row is bad. Decoding that row alone
+            then reports the error.
         """
         if not all(name in fields for name in (*self._taken, *self._numbers)):
             return None
@@ -192,13 +176,7 @@ class TableDecoder(FittedDecoder):
     def _decoded(
         self, fields: Mapping[str, Any], numbers: Floats, categories: NDArray[np.int64]
     ) -> dict[str, Any]:
-        """Fill in, scale and put together.
-
-        Args:
-            fields: All fields; those that are no columns pass.
-            numbers: [n, N], NaN where one is missing; the last one is the target, if there is one.
-            categories: Ids, [n, C].
-        """
+        """Fill in missing numbers [n, N], NaN, and scale them; the last may be the target."""
         assert self.statistics is not None, "a decoder that is fitted belongs here"
         count = len(self._names)
         gone = np.isnan(numbers[:, :count])
@@ -233,7 +211,7 @@ class TableDecoder(FittedDecoder):
 
 
 def _shift_and_scale(column: NumericColumn, scaling: Scaling) -> tuple[float, float]:
-    """Find what to subtract from a number, and what to divide the rest by."""
+    """Return the number to subtract from values, and the number to divide by."""
     first, middle, third = column.quartiles
     shift, scale = {
         "standard": (column.mean, column.std),

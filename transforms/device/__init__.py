@@ -1,1 +1,1 @@
-"""Transform a whole batch where the batch is."""
+"""Transform a whole batch on its device."""

@@ -1,6 +1,6 @@
-"""Change colours of a batch's images on the device: shift them, or make images grey.
+"""Change the colours of a batch's images on the device, or make images grey.
 
-Colours are changed as planes from 0 to 1, whatever the batch's layout.
+All functions compute on planes from 0 to 1, whatever the batch's layout.
 """
 
 from __future__ import annotations
@@ -27,23 +27,22 @@ LUMA = (0.299, 0.587, 0.114)
 
 @register("batch_transform", "color_jitter")
 class ColorJitter:
-    """In training, each image gets a brightness, contrast, saturation and hue of its own.
+    """Change brightness, contrast, saturation and hue of each image at random, in training.
 
-    The formulas are torchvision's ``ColorJitter``: brightness is a factor, contrast a blend with
-    the mean grey of the image, saturation one with its greys, and hue a turn of the colour
-    circle; each is cut off at black and white. Bytes are rounded once, at the end. Stands
-    before ``normalize``. What is drawn follows from seed, epoch, position and the name of the
-    step alone, on any device and however the batch is cut.
+    The formulas are those in torchvision's ``ColorJitter``. Brightness is a factor, contrast
+    blends with the mean grey of the image, and saturation with the grey image. Hue rotates the
+    colour circle. Each result is clamped to 0 .. 1, and bytes are rounded once, at the end. Put
+    this step before ``normalize``. Draws depend only on seed, epoch, position and step name.
 
     Args:
         brightness: A factor from 1 - b to 1 + b, or from [least, largest].
         contrast: Likewise.
         saturation: Likewise.
         hue: Turns from -h to h, or from [least, largest], within -0.5 .. 0.5.
-        p: Probability that an image is changed at all.
-        random_order: Each image has the four in an order of its own, as torchvision does for a
-            batch; otherwise in the order in which they stand here. On an accelerator this
-            computes each of them four times.
+        p: Probability that an image is changed.
+        random_order: Apply the four to each image in a random order, as torchvision does per
+            batch; otherwise in the order of these arguments. On an accelerator this computes each
+            of them four times.
         seed: The run's seed.
         split: ``train``; in ``val`` nothing is changed.
         step: The name of this step.
@@ -76,27 +75,24 @@ class ColorJitter:
         self._key = batch_key(seed, step)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Change the colours of every row.
+        """Change the colours of every row; in evaluation return the same batch.
 
         Args:
             batch: With ``image`` uint8 [B, H, W, 3] or float [B, 3, H, W] from 0 to 1, or a
                 list of these without B; ``epoch`` and ``position`` int64 [B].
-
-        Returns:
-            The batch with new images of the same shapes, and as it was in evaluation.
         """
         if not self._active:
             return batch
         draws = uniforms(batch, self._key, 9)
         amounts = [low + draws[i] * (high - low) for i, (low, high) in enumerate(self._ranges)]
-        # Sorted by further draws, the four stand in a random order.
+        # Sorting further draws gives a random order.
         orders = draws[5:].argsort(0)
 
         def change(pixels: torch.Tensor, rows: slice) -> torch.Tensor:
             here = [per_row(amount[rows], pixels) for amount in amounts]
             if not self._random_order:
                 return self._in_order(pixels, here, range(4))
-            if row_by_row(pixels):  # one row, of which the order is known
+            if row_by_row(pixels):  # one row, so one order
                 return self._in_order(pixels, here, orders[:, rows.start].tolist())
             return self._by_row(pixels, here, orders[:, rows])
 
@@ -119,26 +115,26 @@ class ColorJitter:
 
 
 def brightened(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """[n, 3, H, W] from 0 to 1 times a factor [n, 1, 1, 1]."""
+    """Multiply [n, 3, H, W] from 0 to 1 by a factor [n, 1, 1, 1]."""
     return (pixels * factor).clamp_(0, 1)
 
 
 def contrasted(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Blended with the mean grey of the image; 0 is that grey, 1 the image."""
+    """Blend with the mean grey of the image; 0 is that grey, 1 the image."""
     mean = luma(pixels).mean((1, 2, 3), keepdim=True)
     return (pixels * factor).add_((1 - factor) * mean).clamp_(0, 1)
 
 
 def saturated(pixels: torch.Tensor, factor: torch.Tensor) -> torch.Tensor:
-    """Blended with the greys of the image; 0 is grey, 1 the image."""
+    """Blend with the grey image; 0 is grey, 1 the image."""
     return (pixels * factor).add_((1 - factor) * luma(pixels)).clamp_(0, 1)
 
 
 def turned(pixels: torch.Tensor, turns: torch.Tensor) -> torch.Tensor:
-    """The hue of HSV shifted by turns, -0.5 .. 0.5; saturation and value stay.
+    """Shift the hue of HSV by turns, -0.5 .. 0.5; keep saturation and value.
 
-    Back from hue, value and chroma by f(n) = V - C max(0, min(k, 4 - k, 1)) with
-    k = (n + 6 H) mod 6 and n = 5, 3, 1 for red, green and blue, with no case apart.
+    Convert back from hue, value and chroma by f(n) = V - C max(0, min(k, 4 - k, 1)) with
+    k = (n + 6 H) mod 6 and n = 5, 3, 1 for red, green and blue, without branches.
     """
     import torch
 
@@ -179,20 +175,20 @@ def _range(
 
 
 def changed_colours(batch: Batch, change: Change, chosen: Any, step: str) -> Batch:
-    """Give ``image`` new colours, in the same layout and type.
+    """Apply a change to the colours of ``image``, and keep its layout and type.
 
-    In ordinary memory one row follows the other; on a device all are taken at once.
+    On the CPU, rows are changed one by one; on a device, all at once.
 
     Args:
         batch: With ``image`` uint8 [B, H, W, 3] or float [B, 3, H, W] from 0 to 1, or a list
             of these without B.
-        change: Takes float [n, 3, H, W], which it may write to, from 0 to 1, and which rows of
-            the batch these are; gives the like. Bytes are rounded to the nearest.
-        chosen: Rows to be changed, bool [B]; the others stay, bit for bit.
-        step: The name of the step, for the message.
+        change: Maps float [n, 3, H, W] from 0 to 1, which it may overwrite, and the slice of these
+            rows to new pixels. Bytes are rounded to the nearest.
+        chosen: Rows to change, bool [B]; other rows stay, bit for bit.
+        step: The name of the step, for messages.
 
     Raises:
-        ValueError: The images have no three channels.
+        ValueError: The images do not have three channels.
     """
     import torch
 
@@ -218,13 +214,13 @@ def changed_colours(batch: Batch, change: Change, chosen: Any, step: str) -> Bat
 
 
 def luma(pixels: torch.Tensor) -> torch.Tensor:
-    """Compute the brightness of [n, 3, H, W], [n, 1, H, W]."""
+    """Return the brightness [n, 1, H, W] of [n, 3, H, W]."""
     red, green, blue = pixels.unbind(1)
     return (red * LUMA[0] + green * LUMA[1] + blue * LUMA[2])[:, None]
 
 
 def per_row(draws: Any, like: torch.Tensor) -> torch.Tensor:
-    """Shape numbers of rows, [n], as [n, 1, 1, 1] beside pixels."""
+    """Reshape one number per row, [n], to [n, 1, 1, 1]."""
     import torch
 
     return torch.as_tensor(draws, device=like.device).to(like.dtype)[:, None, None, None]
@@ -253,10 +249,9 @@ def _check_channels(image: torch.Tensor, step: str) -> None:
 
 @register("batch_transform", "grayscale")
 class Grayscale:
-    """In training, each image is made grey with probability `p`; it keeps its three channels.
+    """Make each image grey with probability `p` in training; keep three channels.
 
-    Stands before ``normalize``. Which images are follows from seed, epoch, position and the
-    name of the step alone, on any device and however the batch is cut.
+    Put this step before ``normalize``. Draws depend only on seed, epoch, position and step name.
 
     Args:
         p: The probability.
@@ -279,15 +274,7 @@ class Grayscale:
         self._key = batch_key(seed, step)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Make some rows grey: 0.299 red + 0.587 green + 0.114 blue (ITU-R BT.601).
-
-        Args:
-            batch: With ``image`` uint8 [B, H, W, 3] or float [B, 3, H, W] from 0 to 1, or a
-                list of these without B; ``epoch`` and ``position`` int64 [B].
-
-        Returns:
-            The batch with new images of the same shapes, and as it was in evaluation.
-        """
+        """Make some rows grey: 0.299 red + 0.587 green + 0.114 blue (ITU-R BT.601)."""
         if not self._active:
             return batch
         chosen = uniforms(batch, self._key, 1)[0] < self.p

@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @register("batch_transform", "kornia")
 class Kornia:
-    """In training, images go through augmentations of kornia, one after the other.
+    """Run augmentations of kornia on images, one after the other, in training.
 
-    They come with the extra `kornia`.
-    ``augment.device.<step>.augmentations.blur._target_=kornia.augmentation.RandomGaussianBlur``
-    adds one. Stands before ``normalize``. Kornia draws for a batch at once, from torch's global
-    generator: it is seeded by seed, epoch and the first position of the rank's slice of the
-    batch, and its state put back. So runs repeat, and resume, exactly, whatever the engine and
-    workers, *for the same number of ranks*; with another number, or another batch size, the
-    draws are others. The steps of our own follow from positions alone. On an accelerator the
-    position has to be waited for, once a batch.
+    Install the extra `kornia`. To add an augmentation, set
+    ``augment.device.<step>.augmentations.blur._target_=kornia.augmentation.RandomGaussianBlur``.
+    Put this step before ``normalize``. Kornia draws for a whole batch from torch's global
+    generator. This step seeds the generator by seed, epoch and the first position of the rank's
+    part of the batch, and restores its state. So runs repeat and resume exactly with any engine and
+    number of workers, *for the same number of ranks*. Another number of ranks or another batch size
+    changes the draws, unlike with this package's own steps. On an accelerator the step waits for
+    the position once a batch.
 
     Args:
-        augmentations: Classes of ``kornia.augmentation`` by names of one's own, in order; null
-            leaves one out. Masks take the nearest pixel.
+        augmentations: Classes of ``kornia.augmentation`` by freely chosen names, in order; null
+            removes one. Masks use nearest-pixel interpolation.
         seed: The run's seed.
         split: ``train``; in ``val`` nothing is changed.
         step: The name of this step.
@@ -54,18 +54,14 @@ class Kornia:
         self._key = batch_key(seed, step)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Change the images, and a mask with them.
+        """Change the images, and a mask with them; in evaluation return the same batch.
 
         Args:
             batch: With ``image`` uint8 [B, H, W, C], or float [B, C, H, W] from 0 to 1; perhaps
                 ``mask`` [B, H, W]; ``epoch`` and ``position`` int64 [B].
 
-        Returns:
-            The batch with new images of the same layout and type; bytes are rounded to the
-            nearest. In evaluation the batch as it was.
-
         Raises:
-            ValueError: The images are of several sizes, or the batch holds boxes or keypoints.
+            ValueError: The images differ in size, or the batch has boxes or keypoints.
         """
         if not self._active:
             return batch
@@ -98,7 +94,7 @@ class Kornia:
 
 
 def _check(key: str, module: Any) -> None:
-    """Refuse what is no augmentation, and what mixes images without their labels."""
+    """Refuse other objects than augmentations, and augmentations that mix images."""
     if not type(module).__module__.startswith("kornia."):
         raise ValueError(
             f"{key} is {module!r}, expected a class of kornia.augmentation, such as "
@@ -121,7 +117,7 @@ def _as_before(planes: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def _seeded(seed: int, device: torch.device) -> Iterator[None]:
-    """Torch's global generators of the CPU and of a device, seeded for a while."""
+    """Seed torch's global generators of the CPU and of a device, and restore them afterwards."""
     import torch
 
     with torch.random.fork_rng([device] if device.type == "cuda" else []):

@@ -1,4 +1,4 @@
-"""Turn audio into pictures on the device: spectrograms on the mel scale."""
+"""Turn audio into mel spectrograms on the device."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ _FLOOR = 1e-6
 
 @register("batch_transform", "log_mel")
 class LogMel:
-    """Spectrograms as images: the logarithm of the power in bands of the mel scale, over time.
+    """Turn audio into images: the logarithm of the power in mel bands, over time.
 
-    Each has mean 0 and deviation 1, so that loudness makes no difference; high tones stand above.
-    The scale is O'Shaughnessy's, "Speech Communication", 1987: 2595 log10(1 + f / 700).
+    Each image has mean 0 and standard deviation 1, so loudness does not matter. High frequencies
+    are at the top. The mel scale is 2595 log10(1 + f / 700), from O'Shaughnessy, "Speech
+    Communication", 1987.
 
     Args:
-        sample_rate: Samples a second of ``audio``.
-        num_bands: Bands, the image's height.
-        window_s: What a column of the image looks at, in seconds.
-        hop_s: From one column to the next, in seconds.
-        channels: Copies of the image, as a model of images takes them.
+        sample_rate: Sample rate of ``audio``, in hertz.
+        num_bands: Number of bands, the image's height.
+        window_s: Length of the window of a column, in seconds.
+        hop_s: Distance between two columns, in seconds.
+        channels: Number of equal channels, as image models expect.
     """
 
     def __init__(
@@ -44,22 +45,12 @@ class LogMel:
         self.channels = channels
         self._window = max(2, round(window_s * sample_rate))
         self._hop = max(1, round(hop_s * sample_rate))
-        # So many that the lowest band holds one: 2 of them span it.
+        # Enough frequencies that the lowest band contains one.
         self._num_fft = max(self._window, 1 << (4 * num_bands - 1).bit_length())
         self._constants: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(self, batch: Batch) -> Batch:
-        """Make ``image`` of ``audio``.
-
-        Args:
-            batch: With ``audio`` float32 [B, T].
-
-        Returns:
-            The batch with ``image`` float32 [B, channels, num_bands, columns] in place of it.
-
-        Raises:
-            ValueError: There is no audio of one length.
-        """
+        """Replace ``audio`` float32 [B, T] by ``image`` float32 [B, channels, num_bands, W]."""
         import torch
 
         audio = batch.get("audio")
@@ -81,7 +72,7 @@ class LogMel:
         return {**rest, "image": image[:, None].expand(-1, self.channels, -1, -1).contiguous()}
 
     def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """The window, and what each band takes of each frequency, [num_bands, F]; made once."""
+        """Return the window, and the weights of frequencies in each band, [num_bands, F]."""
         made = self._constants.get(device)
         if made is None:
             import torch

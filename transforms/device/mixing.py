@@ -1,4 +1,4 @@
-"""Mix pairs of a batch's images, and their labels, on the device: mixup and CutMix."""
+"""Mix pairs of a batch's images and labels on the device: mixup and CutMix."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Pairs:
-    """Pairs of rows that are mixed with one another.
+    """Pairs of rows to mix.
 
     Attributes:
-        partner: Row of the other, or the row itself where there is none, int64 [B].
-        mixed: Whether the row is mixed with it, bool [B].
-        draws: Uniforms, float32 [count, B], the same for both of a pair.
+        partner: Row of the partner, or the row itself without one, int64 [B].
+        mixed: Whether the row is mixed with its partner, bool [B].
+        draws: Uniforms, float32 [count, B], equal for both rows of a pair.
     """
 
     partner: torch.Tensor
@@ -36,14 +36,12 @@ class Pairs:
 def drawn_pairs(batch: Batch, key: int, count: int, *, p: float) -> Pairs:
     """Pair positions 2k and 2k + 1 if both are in the batch, valid, and not mixed yet.
 
-    Such a pair is mixed with probability `p`; otherwise the rows have their partners all the same.
-
     Args:
         batch: ``epoch`` and ``position`` int64 [B], in the order of a loader; perhaps ``valid``
             bool [B] and ``label_weight`` float32 [B].
-        key: What `pipeline.rng.batch_key` gave for the step.
+        key: The step's `core.rng.batch_key`.
         count: How many numbers to draw for each pair, by its first position.
-        p: Probability that a pair is mixed.
+        p: Probability that a pair is mixed; other pairs keep their partners.
     """
     import torch
 
@@ -62,13 +60,10 @@ def drawn_pairs(batch: Batch, key: int, count: int, *, p: float) -> Pairs:
 
 
 def check_mixable(batch: Batch, step: str, *, refused: tuple[str, ...]) -> None:
-    """Refuse a batch whose fields would say what is no longer in its images.
+    """Raise ValueError for a batch that cannot be mixed.
 
-    A batch with boxes, or numbers by name, needs no ``label``.
-
-    Raises:
-        ValueError: The images differ in size, there are fields that cannot be mixed, or a
-            ``label`` is missing or no class.
+    The images must have one size and no `refused` field. ``label`` must be a class; a batch with
+    boxes, or numbers by name, needs none.
     """
     prefix = f"augment.device.{step}"
     if isinstance(batch["image"], list):
@@ -96,12 +91,12 @@ _BLENDED = ("labels", "values")  # a number for each name
 
 
 def mixed_labels(batch: Batch, pairs: Pairs, share: torch.Tensor) -> Batch:
-    """Make the fields that say what share of an image is of which class.
+    """Return the labels of mixed images and their weights.
 
     Args:
-        batch: ``label`` int64 [B]; perhaps what an earlier step has mixed.
-        pairs: Who is mixed with whom.
-        share: How much of the row's own image is left, float [B], where it is mixed.
+        batch: ``label`` int64 [B]; perhaps the result of an earlier step.
+        pairs: The pairs of rows.
+        share: The row's own share of its mixed image, float [B].
 
     Returns:
         ``label_other`` int64 [B], if there is a ``label``, and ``label_weight`` float32 [B];
@@ -122,22 +117,22 @@ def mixed_labels(batch: Batch, pairs: Pairs, share: torch.Tensor) -> Batch:
 
 
 def joined_boxes(batch: Batch, pairs: Pairs) -> Batch:
-    """Join the boxes of both of a pair, each row's own first.
+    """Concatenate the boxes of both rows of a pair, each row's own first.
 
     Args:
         batch: ``boxes`` and ``box_*``: lists of B tensors [N, ...], or padded [B, N, ...] with
             ``_mask`` bool [B, N] and ``_lengths`` int64 [B].
-        pairs: Who is mixed with whom.
+        pairs: The pairs of rows.
 
     Returns:
-        These fields; padded ones are [B, 2 N, ...], so that no shape depends on the draws.
+        These fields; padded fields are [B, 2 N, ...], so that no shape depends on the draws.
     """
     import torch
 
     fields = [name for name in batch if name == "boxes" or name.startswith("box_")]
     joined: Batch = {}
     in_lists = isinstance(batch["boxes"], list)
-    # Where there are none, nothing waits for the device.
+    # Padded boxes need no wait for the device.
     partners = pairs.partner.where(pairs.mixed, -1).tolist() if in_lists else []
     for name in fields:
         values = batch[name]
@@ -165,25 +160,25 @@ _LEAST_ALPHA_OF_BOXES = 8.0
 
 @register("batch_transform", "mixup")
 class Mixup:
-    """In training, positions 2k and 2k + 1 are blended with one another, and their labels.
+    """Blend positions 2k and 2k + 1, and their labels, in training.
 
-    Each image becomes w times itself and 1 - w times its neighbour, w from Beta(alpha, alpha),
-    the same for both. A row whose neighbour is missing or invalid stays as it is, and so does a
-    pair that an earlier step has mixed: ``mixup`` with ``p: 0.5`` and then ``cutmix`` gives
-    half of each. Ranks are never cut between two of a pair, so the result follows from seed,
-    epoch, position and the name of the step alone. `loader.batch_size` must be even.
+    Each image becomes w times itself and 1 - w times its neighbour, with w from Beta(alpha, alpha),
+    the same for both. A row without a valid neighbour stays as it is, and so does a pair that an
+    earlier step has mixed: ``mixup`` with ``p: 0.5`` and then ``cutmix`` gives half of each. The
+    ranks' parts of a batch never split a pair, so results depend only on seed, epoch, position and
+    step name. `loader.batch_size` must be even.
 
-    An image with boxes gets its neighbour's too, with all that belongs to them. They count as its
-    own, as detectors of the YOLO family train them, so both images have to be seen: `alpha` must
-    be 8 or more then.
+    An image with boxes also gets its neighbour's boxes with all their fields. They count fully, as
+    detectors of the YOLO family train them. Both images must stay visible, so boxes need an `alpha`
+    of 8 or more.
 
     Sources: Zhang et al., "mixup: Beyond Empirical Risk Minimization", ICLR 2018; for boxes,
     Zhang et al., "Bag of Freebies for Training Object Detection Neural Networks",
-    arXiv:1902.04103, section 3.1, where they also weigh as much as their image.
+    arXiv:1902.04103, section 3.1, which also weights boxes like their image.
 
     Args:
-        alpha: The smaller, the more of an image is left in most; for boxes, 32 is usual.
-        p: Probability that a pair is blended at all.
+        alpha: Smaller values leave most images almost unmixed; for boxes, 32 is usual.
+        p: Probability that a pair is blended.
         seed: The run's seed.
         split: ``train``; in ``val`` nothing is mixed.
         step: The name of this step.
@@ -206,7 +201,7 @@ class Mixup:
         self._key = batch_key(seed, step)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Blend pairs of rows.
+        """Blend pairs of rows; in evaluation return the same batch.
 
         Args:
             batch: With ``image`` [B, ...] of any layout and type, ``label`` int64 [B]; ``epoch``
@@ -214,13 +209,11 @@ class Mixup:
 
         Returns:
             The batch with new images, ``label_other`` int64 [B], the neighbour's class, and
-            ``label_weight`` float32 [B], the share of ``label``, 1 where nothing is mixed; and
-            with the boxes of both, see `joined_boxes`. In evaluation the
-            batch as it was.
+            ``label_weight`` float32 [B], the weight of ``label``, 1 if unmixed; boxes as in
+            `joined_boxes`.
 
         Raises:
-            ValueError: The images are of several sizes, or the batch holds masks or keypoints,
-                or neither labels nor boxes, or has boxes and `alpha` is below 8.
+            ValueError: See `check_mixable`; or the batch has boxes and `alpha` is below 8.
         """
         import torch
 
@@ -243,7 +236,7 @@ class Mixup:
 def _blended(
     image: torch.Tensor, partner: torch.Tensor, mixed: torch.Tensor, share: torch.Tensor
 ) -> torch.Tensor:
-    """Rows with their partners; bytes are rounded to the nearest."""
+    """Blend rows with their partners; bytes are rounded to the nearest."""
     import torch
 
     if not row_by_row(image):
@@ -266,21 +259,20 @@ def _weighted(one: torch.Tensor, other: torch.Tensor, share: torch.Tensor) -> to
 
 @register("batch_transform", "cutmix")
 class CutMix:
-    """In training, positions 2k and 2k + 1 exchange a rectangle, and a share of their labels.
+    """Exchange a rectangle of positions 2k and 2k + 1, and a share of their labels, in training.
 
-    The rectangle has the shape of the image and a share 1 - w of its area, w from
-    Beta(alpha, alpha); its centre is anywhere in the image, and what lies outside is cut off.
-    A mask is exchanged with its image. A row whose neighbour is missing or invalid stays as it
-    is, and so does a pair that an earlier step has mixed. Ranks are never cut between two of a
-    pair, so the result follows from seed, epoch, position and the name of the step alone.
-    `loader.batch_size` must be even.
+    The rectangle has the shape of the image and a share 1 - w of its area, with w from
+    Beta(alpha, alpha). Its centre is anywhere in the image, which cuts it at the edges. Masks are
+    exchanged with their images. A row without a valid neighbour stays as it is, and so does a pair
+    that an earlier step has mixed. The ranks' parts of a batch never split a pair, so results
+    depend only on seed, epoch, position and step name. `loader.batch_size` must be even.
 
     Source: Yun et al., "CutMix: Regularization Strategy to Train Strong Classifiers with
     Localizable Features", ICCV 2019.
 
     Args:
-        alpha: 1: every share is as likely.
-        p: Probability that a pair is mixed at all.
+        alpha: At 1 every share is equally likely.
+        p: Probability that a pair is mixed.
         seed: The run's seed.
         split: ``train``; in ``val`` nothing is mixed.
         step: The name of this step.
@@ -303,7 +295,7 @@ class CutMix:
         self._key = batch_key(seed, step)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Exchange rectangles between pairs of rows.
+        """Exchange rectangles between pairs of rows; in evaluation return the same batch.
 
         Args:
             batch: With ``image`` uint8 [B, H, W, C] or float [B, C, H, W], ``label`` int64 [B],
@@ -311,12 +303,11 @@ class CutMix:
 
         Returns:
             The batch with new images, ``label_other`` int64 [B], the neighbour's class, and
-            ``label_weight`` float32 [B], the share of the area that is left to ``label``, 1
-            where nothing is mixed. In evaluation the batch as it was.
+            ``label_weight`` float32 [B], the row's own share of the area, 1 if unmixed.
 
         Raises:
-            ValueError: The images are of several sizes, or the batch holds boxes or keypoints,
-                or no labels.
+            ValueError: The images differ in size, or the batch has boxes or keypoints, or no
+                labels.
         """
         if not self._active:
             return batch
@@ -346,7 +337,7 @@ class CutMix:
 
 
 def _exchanged(value: torch.Tensor, pairs: Pairs, windows: Windows, *, planes: bool) -> Any:
-    """Rows of [B, H, W, ...], or [B, C, H, W] for `planes`, with their partners' rectangles."""
+    """Copy the partners' rectangles into rows of [B, H, W, ...], or [B, C, H, W] for `planes`."""
     last = value.permute(0, 2, 3, 1) if planes else value
     if row_by_row(value):
         changed, edges = last.clone(), windows.edges()

@@ -1,4 +1,4 @@
-"""Turn pixels into floats on the device: uint8 [B, H, W, C] to float32 [B, C, H, W]."""
+"""Convert pixels to floats on the device: uint8 [B, H, W, C] to float32 [B, C, H, W]."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 @register("batch_transform", "normalize")
 class Normalize:
-    """Images to float32 with the mean taken away, divided by the standard deviation.
+    """Convert images to float32, subtract the mean, and divide by the standard deviation.
 
-    The bytes cross to the device as uint8, a quarter of what floats would be. The result is
-    [B, C, H, W] in channels_last memory, which is what the bytes were all along: no pixel moves.
+    The transfer to the device takes uint8, a quarter of the bytes of floats. The result is
+    [B, C, H, W] in channels_last memory format, so no pixel moves.
 
     Args:
-        mean: Mean of each channel, of values 0..1; null: what the model's weights want, else
+        mean: Mean of each channel, for values 0..1; null: the mean of the model's weights, else
             ImageNet's.
-        std: Standard deviation of each channel, of values 0..1; null likewise.
+        std: Standard deviation of each channel, for values 0..1; null likewise.
     """
 
     def __init__(
@@ -44,18 +44,10 @@ class Normalize:
         self._constants: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def __call__(self, batch: Batch) -> Batch:
-        """Normalise ``image``.
-
-        Args:
-            batch: With ``image`` uint8 [B, H, W, C], or a list of [H, W, C]; one without images,
-                such as of sequences, is left as it is.
-
-        Returns:
-            The batch with ``image`` float32 [B, C, H, W], or a list of [C, H, W].
+        """Normalise ``image``, uint8 [B, H, W, C] or a list of [H, W, C], if there is one.
 
         Raises:
-            ValueError: The images have another number of channels, or are floats, which have
-                been normalised already.
+            ValueError: The number of channels differs from `mean`, or the images are floats.
         """
         if (image := batch.get("image")) is None:
             return batch
@@ -81,7 +73,7 @@ class Normalize:
         return image.permute(0, 3, 1, 2).float().mul_(scale).add_(shift)
 
     def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Factor and offset [C, 1, 1], copied to a device once."""
+        """Return factor and offset [C, 1, 1], cached by device."""
         made = self._constants.get(device)
         if made is None:
             import torch
@@ -99,7 +91,7 @@ class Normalize:
 
 @register("batch_transform", "to_float")
 def to_float(batch: Batch) -> Batch:
-    """Images to float32 from 0 to 1, channels first in shape and last in memory.
+    """Convert images to float32 from 0 to 1, in channels_last memory format.
 
     Args:
         batch: With ``image`` uint8 [B, H, W, C], or a list of [H, W, C].

@@ -1,4 +1,4 @@
-"""Crop images of a batch at random places, on the device."""
+"""Crop images of a batch at random places on the device."""
 
 from __future__ import annotations
 
@@ -23,17 +23,15 @@ _WORD = (1 << 32) - 1
 
 @register("batch_transform", "random_crop")
 class RandomCrop(RowStep):
-    """In training, each image is cropped at a place of its own; in evaluation, at the centre.
+    """Crop each image, with its mask, at a random place in training, at the centre in evaluation.
 
-    Where follows from seed, epoch, position and the name of the step alone, on any device and
-    however the batch is cut. A mask is cropped with its image.
+    Places depend only on seed, epoch, position and step name.
 
     Args:
-        size: Height and width of the crop, or one number for both; None: those of the images,
-            for crops that `padding` shifts.
-        padding: Pixels added to every side before cropping, in training.
-        padding_mode: What is added: ``zeros``, or the image mirrored at its outermost pixels
-            (``reflect``).
+        size: Height and width of the crop, or one number for both; None keeps the images' size, for
+            crops that `padding` shifts.
+        padding: Pixels to add to every side before cropping, in training.
+        padding_mode: ``zeros``, or ``reflect``, which mirrors the image at its outermost pixels.
         seed: The run's seed.
         split: ``train`` or ``val``.
         step: The name of this step.
@@ -63,7 +61,7 @@ class RandomCrop(RowStep):
         self._key = batch_key(seed, step)
 
     def row_change(self, batch: Batch) -> RowChange | None:
-        """Say where a batch's rows are cropped; see `RowStep`."""
+        """Return the crop of a batch's rows; see `RowStep`."""
         if self._centre and self._size is None:
             return None
         refuse_fixed_fields(batch, self._step)
@@ -76,7 +74,7 @@ class RandomCrop(RowStep):
         )
 
     def _room(self, image: Any) -> tuple[int, int, int, int]:
-        """Height and width of the crop, and how many places there are for each."""
+        """Return height and width of the crop, and the number of places for each."""
         height, width = self._size or (image.shape[1], image.shape[2])
         down = image.shape[1] + 2 * self._padding - height + 1
         across = image.shape[2] + 2 * self._padding - width + 1
@@ -94,13 +92,13 @@ class RandomCrop(RowStep):
         return height, width, down, across
 
     def _centred(self, image: Any, _: slice) -> Any:
-        """The middle of [B, H, W, ...], an array or a tensor."""
+        """Return the centre of [B, H, W, ...], an array or a tensor."""
         height, width, down, across = self._room(image)
         top, left = (down - 1) // 2, (across - 1) // 2
         return image[:, top : top + height, left : left + width]
 
     def _cut(self, pixels: NDArray[np.uint8], words: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Crop rows of uint8 [B, H, W, C] at the places that `words`, int64 [B], give."""
+        """Crop rows of uint8 [B, H, W, C] at the places of `words`, int64 [B]."""
         height, width, down, across = self._room(pixels)
         padded = self._padded(pixels) if self._padding else pixels
         return _windows(padded, *_places(words, down, across), height, width)
@@ -111,13 +109,13 @@ class RandomCrop(RowStep):
         if self._reflect:
             sides = (padding, padding)
             return np.pad(image, ((0, 0), sides, sides, (0, 0)), mode="reflect")
-        # A third of the time of np.pad.
+        # Three times as fast as np.pad.
         padded = np.zeros((count, height + 2 * padding, width + 2 * padding, channels), np.uint8)
         padded[:, padding : padding + height, padding : padding + width] = image
         return padded
 
     def _gathered(self, image: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-        """The same of [B, H, W, ...] by one gather of pixels, without a padded copy."""
+        """Crop [B, H, W, ...] like `_cut`, by one gather without a padded copy."""
         import torch
 
         height, width, down, across = self._room(image)
@@ -139,10 +137,10 @@ class RandomCrop(RowStep):
 
 
 def _places(words: Any, down: int, across: int) -> tuple[Any, Any]:
-    """Top and left, int64 [B] each, below the numbers of places, from random words, int64 [B].
+    """Return top and left, int64 [B] each, from random words, int64 [B].
 
-    A number below n from 32 bits, by a product (Lemire, "Fast random integer generation in an
-    interval", 2019, section 3): the bias is below n / 2^32.
+    A product maps 32 bits to a number below n (Lemire, "Fast random integer generation in an
+    interval", 2019, section 3); the bias is below n / 2^32.
     """
     return (words & _WORD) * down >> 32, (words >> 32 & _WORD) * across >> 32
 
@@ -150,10 +148,9 @@ def _places(words: Any, down: int, across: int) -> tuple[Any, Any]:
 def _windows(
     image: NDArray[np.uint8], tops: NDArray[Any], lefts: NDArray[Any], height: int, width: int
 ) -> NDArray[np.uint8]:
-    """Windows of uint8 [B, H, W, C] at the given places, uint8 [B, height, width, C].
+    """Return windows of uint8 [B, H, W, C] at the given places, uint8 [B, height, width, C].
 
-    All windows there could be are a view of the images, of which one call copies those wanted,
-    a row of a window at a time.
+    A strided view holds all possible windows; one index copies the chosen ones, row by row.
     """
     count, channels = image.shape[0], image.shape[3]
     down, across = image.shape[1] - height + 1, image.shape[2] - width + 1

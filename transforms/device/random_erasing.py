@@ -1,4 +1,4 @@
-"""Erase a rectangle of each image of a batch by chance, on the device."""
+"""Erase a random rectangle of each image of a batch on the device."""
 
 from __future__ import annotations
 
@@ -19,19 +19,18 @@ if TYPE_CHECKING:
 
 @register("batch_transform", "random_erasing")
 class RandomErasing:
-    """In training, a rectangle of each image is erased with probability `p`.
+    """Erase a random rectangle of each image with probability `p`, in training.
 
     Source: Zhong et al., "Random Erasing Data Augmentation", AAAI 2020. Masks, boxes and
-    keypoints stay: what is hidden is still to be found. Which rectangle it is follows from
-    seed, epoch, position and the name of the step alone, on any device and however the batch is
-    cut.
+    keypoints stay, so a model still has to find hidden objects. Draws depend only on seed, epoch,
+    position and step name.
 
     Args:
         p: The probability.
         scale: Least and largest share of the image's area.
         ratio: Least and largest width / height.
-        value: What is filled in, a number or one for each channel, in the images' own values:
-            behind ``normalize`` 0 is the mean, before it 0 is black and 255 white.
+        value: Fill value, a number or one for each channel. After ``normalize`` 0 is the mean,
+            before it 0 is black and 255 white.
         seed: The run's seed.
         split: ``train``; in ``val`` nothing is erased.
         step: The name of this step.
@@ -58,17 +57,11 @@ class RandomErasing:
         self._key = batch_key(seed, step)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Erase a rectangle of some rows.
+        """Erase a rectangle of some rows; in evaluation return the same batch.
 
         Args:
             batch: With ``image`` uint8 [B, H, W, C] or float [B, C, H, W], or a list of these
                 without B; ``epoch`` and ``position`` int64 [B].
-
-        Returns:
-            The batch with new images of the same shapes, and as it was in evaluation.
-
-        Raises:
-            ValueError: `value` has another number of channels than the images.
         """
         if not self._active:
             return batch
@@ -80,7 +73,7 @@ class RandomErasing:
         return {**batch, "image": self._erased(image, draws)}
 
     def _erased(self, image: torch.Tensor, draws: Any) -> torch.Tensor:
-        """Rows of one size with their rectangles filled."""
+        """Fill the rectangles of rows of one size."""
         import torch
 
         planes = image if image.is_floating_point() else image.permute(0, 3, 1, 2)

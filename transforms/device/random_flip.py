@@ -1,4 +1,4 @@
-"""Flip images of a batch left to right by chance, on the device."""
+"""Flip random images of a batch left to right on the device."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
 
 @register("batch_transform", "random_flip")
 class RandomFlip(RowStep):
-    """In training, each image is flipped left to right with probability `p`, its mask with it.
+    """Flip each image, with its mask, left to right with probability `p`, in training.
 
-    Whether it is follows from seed, epoch, position and the name of the step alone, on any
-    device and however the batch is cut.
+    Draws depend only on seed, epoch, position and step name.
 
     Args:
         p: The probability.
@@ -48,13 +47,13 @@ class RandomFlip(RowStep):
         self._below = round(p * (1 << 53))
 
     def row_change(self, batch: Batch) -> RowChange | None:
-        """Say which of a batch's rows are flipped; see `RowStep`."""
+        """Return the flip of a batch's rows; see `RowStep`."""
         if not self._active:
             return None
         refuse_fixed_fields(batch, self._step)
 
         @functools.cache
-        def flips() -> Any:  # 53 bits of the word, as far as a float reaches
+        def flips() -> Any:  # 53 bits of the word, the precision of a float
             return (row_words(batch, self._key) >> 11 & (1 << 53) - 1) < self._below
 
         return RowChange(
@@ -64,7 +63,7 @@ class RandomFlip(RowStep):
 
 
 def _flipped_by_torch(image: torch.Tensor, flips: Any) -> torch.Tensor:
-    """Flip rows of [B, H, W, ...] where `flips`, bool [B], says so."""
+    """Flip rows of [B, H, W, ...] where `flips`, bool [B], is true."""
     import torch
 
     flips = torch.as_tensor(flips)
@@ -72,10 +71,10 @@ def _flipped_by_torch(image: torch.Tensor, flips: Any) -> torch.Tensor:
 
 
 def _flipped(pixels: NDArray[np.uint8], flips: NDArray[np.bool_]) -> NDArray[np.uint8]:
-    """Flip the same in uint8 [B, H, W, C]: all rows to be flipped as one tall image.
+    """Flip rows of uint8 [B, H, W, C], all together as one tall image.
 
-    A row of the batch is moved as one element, which NumPy copies at once. OpenCV takes twice
-    the time where it flips into other memory.
+    NumPy copies each row of the batch as one element. Flipping from one buffer to another would
+    take OpenCV twice as long.
     """
     import cv2
 

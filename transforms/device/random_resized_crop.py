@@ -1,4 +1,4 @@
-"""Crop images of a batch at random places and scales to one size, on the device."""
+"""Crop images of a batch at random places and scales, and resize them, on the device."""
 
 from __future__ import annotations
 
@@ -26,17 +26,15 @@ if TYPE_CHECKING:
 
 @register("batch_transform", "random_resized_crop")
 class RandomResizedCrop:
-    """In training, each image is cropped to a window of its own, which is resized to `size`.
+    """Crop each image to a random window and resize it to `size`, in training.
 
-    In evaluation the window is the largest of `size`'s shape at the centre. Masks, boxes and
-    keypoints go with their image. Pixels are interpolated linearly with no filter before: where
-    images are more than twice as large as what is wanted, shrink them in ``augment.train`` first.
-    Which window it is follows from seed, epoch, position and the name of the step alone, on any
-    device and however the batch is cut.
+    In evaluation the window is the largest of `size`'s shape, at the centre. Masks, boxes and
+    keypoints follow their image. Interpolation is linear without antialiasing: if images are more
+    than twice as large as the result, shrink them in ``augment.train`` first. Windows depend only
+    on seed, epoch, position and step name.
 
-    Source: Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6. Where none of
-    10 tries fits, the window is the largest at the centre whose ratio is allowed, as
-    torchvision has it.
+    Source: Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6. If none of 10
+    tries fits, the window is the largest with an allowed ratio at the centre, as in torchvision.
 
     Args:
         size: Height and width of the result, or one number for both.
@@ -81,12 +79,11 @@ class RandomResizedCrop:
                 ``epoch`` and ``position`` int64 [B].
 
         Returns:
-            The batch with images and masks of `size`, stacked. Boxes are cut at the window's
-            edges, and those of which nothing is left are dropped; keypoints outside of it get
-            visibility 0.
+            The batch with images and masks of `size`, stacked. Boxes are cut at the window's edges,
+            and empty boxes dropped; keypoints outside get visibility 0.
 
         Raises:
-            ValueError: Boxes are padded to one tensor, from which none can be dropped.
+            ValueError: Boxes are padded to one tensor, or have masks.
         """
         image = batch["image"]
         if "box_masks" in batch:
@@ -143,7 +140,7 @@ class RandomResizedCrop:
         )
 
     def _cropped(self, batch: Batch, windows: Windows) -> Batch:
-        """The fields of rows whose images are of one size."""
+        """Crop the fields of rows whose images have one size."""
         result = {**batch, "image": resized_image(batch["image"], windows, self._size)}
         if "mask" in batch:
             result["mask"] = resized_mask(batch["mask"], windows, self._size)
@@ -155,13 +152,13 @@ class RandomResizedCrop:
 
 
 def _sides(image: torch.Tensor) -> tuple[int, int]:
-    """Height and width of uint8 [B, H, W, C] or float [B, C, H, W]."""
+    """Return height and width of uint8 [B, H, W, C] or float [B, C, H, W]."""
     height, width = image.shape[2:4] if image.is_floating_point() else image.shape[1:3]
     return height, width
 
 
 def _moving(batch: Batch) -> Batch:
-    """The fields that move with the pixels, and those that are dropped with a box."""
+    """Return the fields that a crop changes, apart from ``image``."""
     return {
         name: value
         for name, value in batch.items()

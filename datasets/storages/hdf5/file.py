@@ -29,14 +29,12 @@ class File:
     """An open file.
 
     Args:
-        path: The file.
-        root: The folder of the data set.
         chunks: Cache of decoded chunks.
-        max_bytes: The most bytes that a record may have.
+        max_bytes: Maximum bytes of a record.
 
     Raises:
         RecordError, MissingFile: The file cannot be opened; the message is the cause.
-        OSError: Trouble of the disk that did not pass.
+        OSError: A disk error persisted.
     """
 
     def __init__(self, path: str, root: str, chunks: GroupCache, max_bytes: int) -> None:
@@ -49,11 +47,11 @@ class File:
         self.shared = RangeFile(path, root=root)
         self.h5: Any = self.asked(lambda: h5py.File(path, "r"))
         address = f"<u{self.h5.id.get_create_plist().get_sizes()[0]}"
-        # A row of variable length: its length, its collection in the heap, its object there.
+        # A row of variable length: its length, its collection in the heap, its object in that.
         self.reference = np.dtype([("length", "<u4"), ("address", address), ("object", "<u4")])
 
     def asked(self, ask: Callable[[], T]) -> T:
-        """Call the library, again after trouble that may pass."""
+        """Call the library; retry after transient errors."""
 
         def explaining() -> T:
             with explained():
@@ -79,7 +77,7 @@ def need_h5py() -> None:
 
 @contextlib.contextmanager
 def explained() -> Iterator[None]:
-    """Raise errors of the library as `RecordError`, and trouble of the disk as OSError."""
+    """Raise errors of the library as `RecordError`, and disk errors as OSError."""
     try:
         yield
     except DAMAGE:

@@ -1,8 +1,7 @@
 """Read rows of variable length from the global heap of an HDF5 file.
 
-HDF5 2.0 never returns from a collection of the heap that is overwritten with zeros, and holds
-Python's lock meanwhile. So these rows are read here, by section III.E of the file format, and the
-library is not asked for them.
+HDF5 2.0 never returns from a heap collection overwritten with zeros, and holds Python's lock
+meanwhile. So this module reads these rows without the library, by section III.E of the file format.
 """
 
 from __future__ import annotations

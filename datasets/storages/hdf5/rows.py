@@ -1,7 +1,7 @@
 """Read the rows of one data set of an HDF5 file.
 
-An array that the file stores as it is in memory is mapped, so that threads gather its rows without
-the library's lock. Other arrays are read chunk by chunk, and decoded chunks are cached.
+An array stored as in memory is mapped, so that threads gather its rows without the library's
+lock. Other arrays are read by chunk, and decoded chunks are cached.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ class RowReader:
         varies: Whether rows have variable length.
 
     Args:
-        file: Its file.
         dataset: The ``h5py.Dataset``.
         path: Its path, for messages.
-        holds: Content of rows of variable length: ``bytes``, ``packed`` (see
-            `core.record_codec`), or empty for an array.
+        holds: Content of rows of variable length: ``bytes``, ``packed`` (see `core.record_codec`),
+            or empty for an array.
 
     Raises:
-        RecordError: It cannot be read; the message is the cause.
+        RecordError: The data set is unreadable; the message is the cause.
     """
 
     def __init__(self, file: File, dataset: Any, path: str, holds: str) -> None:
@@ -82,7 +81,7 @@ class RowReader:
         """Read all values.
 
         Raises:
-            RecordError: One cannot be read.
+            RecordError: A value is unreadable.
         """
         values = self.values(np.arange(self.count))
         if wrong := next((value for value in values if isinstance(value, RecordError)), None):
@@ -90,7 +89,7 @@ class RowReader:
         return values
 
     def values(self, rows: NDArray[np.int64]) -> list[Any]:
-        """Read the values of rows [n]; values that cannot be read are `RecordError`."""
+        """Read the values of rows [n]; unreadable values are `RecordError`."""
         found: list[Any] = [None] * len(rows)
         for places, local, block in self._blocks(rows):
             is_bad = isinstance(block, RecordError)
@@ -103,14 +102,14 @@ class RowReader:
         """Copy rows [n] to their places [n] in an array.
 
         Raises:
-            RecordError: One cannot be read.
+            RecordError: A row is unreadable.
         """
         for at, local, block in self._blocks(rows):
             if isinstance(block, RecordError):
                 raise block
             is_all = len(at) == len(out) and np.array_equal(at, places)
             if is_all and block.dtype == out.dtype and block.flags.aligned:
-                # With the default mode NumPy would take into a buffer and copy that.
+                # In the default mode NumPy would copy through a buffer.
                 np.take(block, local, axis=0, out=out, mode="clip")
             else:
                 out[places[at]] = block[local]
@@ -133,7 +132,7 @@ class RowReader:
 
         Yields:
             Places in `rows`, int64 [m]; their rows in the block, int64 [m]; and the block [k, ...],
-            of references where rows have variable length, or `RecordError`.
+            of references for rows of variable length, or `RecordError`.
         """
         block: NDArray[Any] | RecordError
         if self._offset is not None:
@@ -184,7 +183,7 @@ class RowReader:
         return content if is_bytes else _native(np.frombuffer(content, self.dtype))
 
     def _refuse(self) -> None:
-        """Raise `RecordError` for data outside the file, without a value, or never written."""
+        """Raise `RecordError` for external, empty, unreadably compressed or unwritten data."""
         import h5py
 
         dataset, plist = self.dataset, self.dataset.id.get_create_plist()
@@ -221,7 +220,7 @@ class RowReader:
         )
 
     def _find_offset(self, element: np.dtype[Any]) -> int | None:
-        """Find where the file stores all elements as they are in memory, if anywhere."""
+        """Return the offset of elements stored as in memory, or None."""
         import h5py
 
         dataset = self.dataset.id
@@ -233,7 +232,7 @@ class RowReader:
         return offset
 
     def _decoded(self, first: int, last: int) -> tuple[NDArray[Any], int]:
-        """Decode a chunk, and return it with its size."""
+        """Decode a chunk; return it with its size."""
         most = self._file.max_bytes
         if self._chunk_bytes > most:
             stored_bytes = self._file.asked(self.dataset.id.get_storage_size)
@@ -260,6 +259,6 @@ class RowReader:
 
 
 def _native(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array in the machine's byte order, aligned; the same array if it is both."""
+    """Return an array in the machine's byte order, aligned; without a copy if it is both."""
     dtype = array.dtype.newbyteorder("=")
     return array if dtype == array.dtype and array.flags.aligned else array.astype(dtype)

@@ -25,7 +25,7 @@ KEY_NAMES = ("keys", "key")
 RESERVED = ("index", "key", "position", "epoch", "valid")
 FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 MARK = "penstock"
-"""Attribute of packed files, and of their data sets whose rows are `bytes` or `packed` values."""
+"""Attribute of packed files, and of their data sets of `bytes` or `packed` values."""
 
 _FIELD_NAMES = {"images": "image", "labels": "label", "masks": "mask"}
 _REMEDY = "name the data sets to read: dataset.storage.fields={image:images}"
@@ -46,15 +46,13 @@ class Samples:
     Attributes:
         fields: Readers by field, the image first.
         keys: Reader of the keys, or None for row numbers.
-        count: Number of rows.
 
     Args:
-        file: The file.
         group: The path of the group that contains the data.
         paths: Paths of data sets by field; None: all.
 
     Raises:
-        RecordError: The data sets cannot be read, or do not fit together.
+        RecordError: The data sets are unreadable, or do not fit together.
     """
 
     def __init__(self, file: File, group: str, paths: Mapping[str, str] | None) -> None:
@@ -86,7 +84,7 @@ class Samples:
 
     @property
     def needed(self) -> list[str]:
-        """Names that all files of a storage must have; packed files may lack fields."""
+        """Return the names that all files of a storage must have; packed files may lack fields."""
         names = ["keys"] if self.keys is not None else []
         for name, reader in self.fields.items():
             if name == "label" or not self._is_packed:
@@ -129,7 +127,7 @@ class Samples:
         return [v.rstrip(b"\0") if self.keys.is_text else b"%d" % v for v in self.keys.whole()]
 
     def _labels(self) -> NDArray[Any] | None:
-        """Return the names or class ids of the records, if there are any."""
+        """Return the names or class ids of the records, or None."""
         reader = self.fields.get("label")
         if reader is None or reader.is_text:
             return None if reader is None else np.array(reader.whole(), object)
@@ -199,7 +197,7 @@ def _mark(parent: Any) -> str:
 
 
 def _no_data_sets(file: str, group: str, names: list[str]) -> str:
-    """Explain that a group has groups only, and what to type."""
+    """Explain that a group has only groups, and what to type."""
     path = f"{file}/{group}".rstrip("/")
     if names and all(map(is_split_word, names)):
         part = "train" if "train" in names else names[0]

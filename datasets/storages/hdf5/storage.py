@@ -38,7 +38,7 @@ _MOST_OPEN = 128  # each takes two descriptors
 
 @dataclass(frozen=True, repr=False)
 class Hdf5(Form):
-    """HDF5 files; the options are those of `Hdf5Storage`."""
+    """HDF5 files; see `Hdf5Storage` for the options."""
 
     group: str
     fields: dict[str, str] | None
@@ -71,7 +71,7 @@ class Hdf5Storage(FileStorage):
     lines of ``classes.txt``.
 
     Contiguous arrays are mapped. In chunked arrays, a batch decodes each chunk that it touches
-    once: for shuffled reading, use small chunks or none. Damage inside of numbers is found only in
+    once: for shuffled reading, use small chunks or none. Damaged numbers are detected only in
     chunks with Fletcher's checksums.
 
     Args:
@@ -104,7 +104,7 @@ class Hdf5Storage(FileStorage):
 
     @staticmethod
     def parts_inside(path: str) -> dict[str, str] | None:
-        """Find the groups ``train``, ``val`` and ``test`` of a file; None without ``train``."""
+        """Return the groups ``train``, ``val`` and ``test`` of a file; None without ``train``."""
         name, group = _data_path(os.path.abspath(path))
         try:
             with explained():
@@ -123,16 +123,16 @@ class Hdf5Storage(FileStorage):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Declare that it gives columns."""
+        """Return the access by columns."""
         return StorageCapabilities(columns=self)
 
     def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Bytes of each record, int64 [n]."""
+        """Return the bytes of each record, int64 [n]."""
         return self.index.values("size_bytes", indices)
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """Names of the fields of every record; empty unless all are arrays of fixed shape."""
+        """Return the fields of every record; empty unless all are arrays of fixed shape."""
         return tuple(self.index.metadata["fields"])
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
@@ -140,7 +140,7 @@ class Hdf5Storage(FileStorage):
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.
-            OSError: Trouble of the disk that did not pass.
+            OSError: A disk error persisted.
         """
         indices = np.asarray(indices, np.int64)
         found: list[dict[str, Any] | str] = [{} for _ in range(len(indices))]
@@ -167,7 +167,7 @@ class Hdf5Storage(FileStorage):
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.
-            OSError: Trouble of the disk that did not pass.
+            OSError: A disk error persisted.
         """
         indices = np.asarray(indices, np.int64)
         rows, taken = self.index.rows(indices), dict[str, NDArray[Any]]()
@@ -222,12 +222,12 @@ class Hdf5Storage(FileStorage):
             raise ValueError(text.decode("utf-8", "backslashreplace")) from error
 
     def learn(self, metadata: dict[str, Any]) -> None:
-        """Keep the number of rows of each file."""
+        """Store the metadata, and the number of rows of each file."""
         super().learn(metadata)
         self._ends = np.cumsum([file["count"] for file in metadata["files"]])
 
     def open(self) -> tuple[GroupCache, GroupCache]:  # type: ignore[override]
-        """Prepare caches of open files and of decoded chunks."""
+        """Return caches of open files and of decoded chunks."""
         return GroupCache(_MOST_OPEN), GroupCache(self.cache_bytes)
 
     def _samples(self, number: int) -> Samples:
@@ -245,7 +245,7 @@ class Hdf5Storage(FileStorage):
             raise
 
     def _values(self, number: int, rows: NDArray[np.int64]) -> Iterator[tuple[str, list[Any]]]:
-        """Read rows of a file: the values of each field, or a `RecordError`."""
+        """Read rows of a file; yield each field's values, or a `RecordError`."""
         try:
             for name, reader in self._samples(number).fields.items():
                 if name != "label":

@@ -1,4 +1,4 @@
-"""Writer of records into HDF5 files."""
+"""Write records into HDF5 files."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ _NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}
 class Hdf5Writer:
     """A folder of files ``part-00000-of-00012.h5``, each complete by itself.
 
-    A field is a data set of its name with a row for each record: numbers, texts, and arrays of one
-    shape and type as they are; encoded images as rows of variable length; and all else as rows of
-    packed bytes. ``keys`` and ``class_names`` are texts. Nothing is compressed, so that arrays are
-    mapped.
+    A field is a data set of its name with a row for each record. Numbers, texts, and arrays of
+    one shape and type stay as they are, encoded images are rows of variable length, and all else
+    is rows of packed bytes. ``keys`` and ``class_names`` are texts. Nothing is compressed, so that
+    arrays can be mapped.
     """
 
     version = 2
@@ -73,7 +73,7 @@ class Hdf5Writer:
             )
         name = f"part-{part.number:05d}-of-{len(plan.parts):05d}.h5"
         text = h5py.string_dtype()
-        # Written in memory first: the library does not return from a full disk.
+        # Written in memory first: the library hangs on a full disk.
         whole = io.BytesIO()
         with h5py.File(whole, "w") as file:
             file.attrs[MARK] = np.bytes_("packed")
@@ -86,17 +86,17 @@ class Hdf5Writer:
         return Written(files=(name,))
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Nothing: a part is a file of the result."""
+        """Do nothing: a part is a file of the result."""
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Nothing: every file is complete."""
+        """Do nothing: every file is complete."""
 
 
 _MISSING = object()
 
 
 def _check_fields(fields: dict[str, Any], *, key: str) -> None:
-    """Raise ValueError for fields that cannot be written, or not under their names."""
+    """Raise ValueError for fields that HDF5 cannot store, or not under their names."""
     for name in fields:
         if name in _OURS or not FIELD.fullmatch(name):
             raise ValueError(
@@ -133,14 +133,14 @@ def _write_field(file: Any, name: str, values: list[Any]) -> None:
 
 
 def _are_alike(arrays: list[NDArray[Any]]) -> bool:
-    """Whether arrays are rows of one array of numbers."""
+    """Return whether arrays can be the rows of one array of numbers."""
     first = arrays[0]
     is_row = first.dtype.kind in "biufc" and first.ndim > 0 and first.size > 0
     return is_row and all((a.dtype, a.shape) == (first.dtype, first.shape) for a in arrays)
 
 
 def _is_text(value: str) -> bool:
-    """Whether HDF5 returns a text as it is: it has an encoding and does not end in NUL."""
+    """Return whether HDF5 round-trips a text: it is valid Unicode without NUL."""
     try:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:  # half of a surrogate pair

@@ -1,7 +1,7 @@
-"""Index LMDB files that others wrote: which keys are records, and where their parts lie.
+"""Index LMDB files of other writers: which keys are records, and the places of their parts.
 
-The layouts in use come down to three questions: how the keys of the records are formed, what
-stands in a value, and under which other keys a record has more (its label, its text, a JSON).
+A layout answers three questions: the form of the records' keys, the form of a value, and the
+other keys of a record (its label, its text, a JSON object).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.labels import column_ids, names_from_pattern
 from penstock.datasets.storages.lmdb.pages import Entry, scan_lmdb
 
-# Keys that well-known writers put beside the records.
+# Keys of metadata that well-known writers add.
 _COUNTERS = frozenset(
     b"num-samples num_samples __len__ __keys__ __length__ length keys classes".split()
 )
@@ -30,12 +30,7 @@ _VALUE = re.compile(r"(?:label:(?P<first>\w+)\+)?image(?:\+label:(?P<last>\w+))?
 
 @dataclass(frozen=True, slots=True)
 class ValueFormat:
-    """Form of a value.
-
-    Attributes:
-        label: Type of the label in the value, or None.
-        label_first: The label stands before the image.
-    """
+    """Form of a value: the type of its label, if any, and whether the label precedes the image."""
 
     label: np.dtype[Any] | None
     label_first: bool
@@ -47,7 +42,7 @@ class ValueFormat:
 
     @classmethod
     def parse(cls, text: str, *, where: str) -> ValueFormat:
-        """Read a format such as ``image``, ``label:uint32+image`` or ``image+label:int64be``."""
+        """Parse a format such as ``image``, ``label:uint32+image`` or ``image+label:int64be``."""
         match = _VALUE.fullmatch(text)
         name = match and (match["first"] or match["last"])
         number = re.fullmatch(r"(u?int(?:8|16|32|64))(le|be)?", name) if name else None
@@ -64,7 +59,7 @@ class ValueFormat:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The layout of a file, as the storage's arguments describe it."""
+    """The layout of a file; see `LmdbStorage` for the options."""
 
     key_format: str
     value_format: str
@@ -78,19 +73,13 @@ class Layout:
 def scan_foreign(
     data: str, layout: Layout, classes: Sequence[str] | None, *, where: str
 ) -> IndexContent:
-    """Index the records of a file that others wrote.
+    """Index the records of a file of another writer; `classes` None: the classes found.
 
-    Columns: offset and size_bytes of the image, label where there is one, and for the other
-    keys ``text_offset``, ``text_bytes``, ``metadata_offset``, ``metadata_bytes``.
-
-    Args:
-        data: The data file.
-        layout: How it is laid out.
-        classes: Class names by id, or None for those found.
-        where: The storage, for messages.
+    Columns: offset and size_bytes of the image, label if any, and for the other keys
+    ``text_offset``, ``text_bytes``, ``metadata_offset``, ``metadata_bytes``.
 
     Raises:
-        ValueError: The file is damaged or is not laid out so.
+        ValueError: The file is damaged or has another layout.
     """
     entries = {entry.key: entry for entry in scan_lmdb(data, database=layout.database)}
     records = _records(entries, layout, where=where)
@@ -123,7 +112,7 @@ def scan_foreign(
 def _records(
     entries: dict[bytes, Entry], layout: Layout, *, where: str
 ) -> list[tuple[int | str, Entry]]:
-    """Find number (or key text) and entry of every record, in order."""
+    """Return number (or key text) and entry of every record, in order."""
     if layout.key_format != "sorted":
         records = _numbered(entries, layout.key_format, where=where)
     else:
@@ -176,7 +165,7 @@ def _numbered(
 
 
 def format_key(pattern: str, name: int | str) -> bytes:
-    """Make a key from a pattern with ``%`` or ``{}`` and a number or another key."""
+    """Format a pattern with ``%`` or ``{}`` with a number or another key."""
     text = pattern % name if "%" in pattern else pattern.format(name)
     return text.encode("utf-8", "surrogateescape")
 
@@ -184,7 +173,7 @@ def format_key(pattern: str, name: int | str) -> bytes:
 def _parts(
     records: list[tuple[int | str, Entry]], entries: dict[bytes, Entry], pattern: str, *, where: str
 ) -> list[Entry]:
-    """Find the entry that `pattern` names for every record."""
+    """Return the entry that `pattern` names for every record."""
     parts = []
     for name, entry in records:
         try:
@@ -227,7 +216,7 @@ def _labels(
         for row, (_, entry) in enumerate(records):
             at = 0 if value_format.label_first else max(entry.size_bytes - size, 0)
             raw = os.pread(descriptor, min(size, entry.size_bytes), entry.offset + at)
-            if len(raw) == size:  # one too short for a label has no image either: a bad sample
+            if len(raw) == size:  # a shorter value lacks the image too: a bad sample
                 ids[row] = np.frombuffer(raw, value_format.label)[0]
         return ids
     if layout.label_pattern is not None:

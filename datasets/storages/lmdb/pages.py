@@ -1,10 +1,10 @@
 """Find every value in an LMDB file by its pages, without the library.
 
-The library trusts the file: one flipped bit in a page, or a file cut short, ends the interpreter
-with a segmentation fault or a bus error. Here every number is checked before it is followed, and
-once the places of the values are known, reading one is a `pread` that any thread of any process
-can make. The format is that of LMDB 0.9 (struct MDB_page, MDB_meta and MDB_node in its mdb.c) on
-little-endian 64-bit machines. That of engine 1.0 has a longer header of pages, and is refused.
+The library trusts the file: a flipped bit in a page, or a truncated file, ends the interpreter
+with a segmentation fault or a bus error. This module checks every number before it follows it.
+Once the places of the values are known, any thread of any process reads one by `pread`. The
+format is LMDB 0.9 (struct MDB_page, MDB_meta and MDB_node in its mdb.c) on little-endian 64-bit
+machines. Files of engine 1.0, with longer page headers, are refused.
 """
 
 from __future__ import annotations
@@ -37,26 +37,22 @@ class Entry:
 
 
 def data_file(path: str) -> str:
-    """Give the file of an LMDB environment that is a folder or a file."""
+    """Return the data file of an LMDB environment, which is a folder or a file."""
     return os.path.join(path, "data.mdb") if os.path.isdir(path) else path
 
 
 def scan_lmdb(path: str, *, database: str | None = None) -> Iterator[Entry]:
-    """Find all entries of an LMDB file in the order of their keys.
-
-    Args:
-        path: The file.
-        database: A named database in it; None: the main one.
+    """Yield all entries of an LMDB file, or of a named database in it, in the order of their keys.
 
     Raises:
-        ValueError: The file is damaged, cut short, or not one that can be read.
+        ValueError: The file is damaged, truncated, or unsupported.
     """
     with open(path, "rb", buffering=0) as file:
         yield from _Pages(path, file.fileno()).entries(database)
 
 
 def change_mark(path: str) -> list[int]:
-    """Give numbers that differ once the file was written to: size, time and last transaction."""
+    """Return size, time and last transaction, which change with every write to the file."""
     with open(path, "rb", buffering=0) as file:
         status = os.fstat(file.fileno())
         return [status.st_size, status.st_mtime_ns, _Pages(path, file.fileno()).transaction]
@@ -75,7 +71,7 @@ class _Pages:
             raise self._damage(0, f"it says that pages have {page_bytes} bytes")
         self._page_bytes = page_bytes
         metas = [first, self._meta(page_bytes)]
-        # Two meta pages are written in turn; the one of the later transaction counts.
+        # LMDB alternates between two meta pages; the later transaction counts.
         newest = max(metas, key=lambda meta: struct.unpack_from("<Q", meta, 144)[0])
         self._main = newest[88:136]
         last_page, self.transaction = struct.unpack_from("<QQ", newest, 136)
@@ -103,7 +99,7 @@ class _Pages:
                 yield key, os.pread(self._descriptor, size, offset)
 
     def _nodes(self, root: bytes) -> Iterator[tuple[bytes, int, int, int]]:
-        """Walk the leaf nodes below a root, in order: key, flags, offset and size of each."""
+        """Yield the leaf nodes below a root, in order: key, flags, offset and size of each."""
         _, flags, _, _, _, _, _, page = _DATABASE.unpack(root)
         if flags & _DUPSORT:
             raise ValueError(
@@ -131,7 +127,7 @@ class _Pages:
                 pending.extend(reversed(children))
 
     def _page(self, number: int) -> tuple[bytes, int, tuple[int, ...]]:
-        """Read a branch or leaf page, its flags, and the places of its nodes."""
+        """Read a branch or leaf page: its content, its flags, and the places of its nodes."""
         content = os.pread(self._descriptor, self._page_bytes, number * self._page_bytes)
         if len(content) < self._page_bytes:
             raise self._damage(number, "it lies behind the end of the file")

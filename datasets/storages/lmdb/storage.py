@@ -26,37 +26,37 @@ from penstock.datasets.storages.lmdb.writer import INDEX_NAME
 
 @register("storage", "lmdb")
 class LmdbStorage(IndexedStorage):
-    """An LMDB file: one that packing made, or one in a common layout of others.
+    """An LMDB file, packed or in a common layout of other writers.
 
-    The places of the values are in the index, and a value is read from its place, without the
-    library, which can end the interpreter when a page is damaged; see
-    `datasets.storages.lmdb.pages`. The first read in a process opens the file; threads share it.
+    The index holds the places of the values, which are read without the library, because a
+    damaged page can make the library end the interpreter; see `datasets.storages.lmdb.pages`.
+    The first read in a process opens the file; threads share it.
 
-    A packed file may hold images that are decoded, uint8 [H, W, C], among encoded ones. They are
-    read-only views of the mapped file, so that a crop of one is all that is copied; the pages
-    count as the process's memory, and the system takes them back where it needs to. A disk that
-    fails under a view ends the process by a signal, where other records are tried again.
+    A packed file may hold decoded images, uint8 [H, W, C], among encoded ones. They are
+    read-only views of the mapped file, so a crop copies only itself. Their pages count as the
+    process's memory, but the system reclaims them. A disk that fails under a view ends the
+    process by a signal; reads of other records are retried.
 
     Args:
         path: The folder of data.mdb, or the file itself.
-        key_format: For files of others: ``sorted`` (every key is a record) or how a number
-            becomes a key, such as ``image-%09d`` or ``{:08d}``.
+        key_format: For files of other writers: ``sorted`` (every key is a record) or the format of
+            a numbered key, such as ``image-%09d`` or ``{:08d}``.
         value_format: ``image``, or with a label in the value: ``label:uint32+image``,
             ``image+label:int64be``.
-        label_key: Another key with the record's class name as text, made from the number (or,
-            with ``sorted``, the key): ``label-%09d``, ``{}.cls``.
+        label_key: Another key with the record's class name as text, made from the number (or, with
+            ``sorted``, the key): ``label-%09d``, ``{}.cls``.
         text_key: The same for a text, the field ``text``.
         metadata_key: The same for a JSON object, whose items become fields.
-        label_pattern: A regular expression whose group finds the class name in the key.
+        label_pattern: A regular expression whose group matches the class name in the key.
         database: A named database in the file.
-        classes: Class names by id; None: those found.
-        checksums: Compare a packed record with its checksum when a process reads it first:
-            damage on the disk is found, at next to no cost over the epochs.
+        classes: Class names by id; None: the classes found.
+        checksums: Verify the checksum of a packed record when a process first reads it, which costs
+            almost nothing over the epochs.
     """
 
     name = "lmdb"
     reading_arguments = ("checksums",)
-    _verified: NDArray[np.bool_] | None = None  # records that this process has compared
+    _verified: NDArray[np.bool_] | None = None  # records that this process has verified
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class LmdbStorage(IndexedStorage):
         ValueFormat.parse(value_format, where=str(self))
 
     def mark(self) -> Any:
-        """Size and time of the file, and of the index beside a packed one."""
+        """Return size and time of the file, and of the index beside a packed one."""
         data = data_file(self.path)
         if not os.path.isfile(data):
             what = "a folder without data.mdb" if os.path.isdir(self.path) else "nothing there"
@@ -101,7 +101,7 @@ class LmdbStorage(IndexedStorage):
         )
 
     def scan(self) -> IndexContent:
-        """Take over the index beside a packed file, or look through a file of others."""
+        """Load the index beside a packed file, or scan a file of another writer."""
         data = data_file(self.path)
         if not self.is_packed:
             return scan_foreign(data, self.layout, self.classes, where=str(self))
@@ -125,16 +125,16 @@ class LmdbStorage(IndexedStorage):
         return {"keys": keys, "columns": columns, "class_names": names}
 
     def open(self) -> RangeFile:
-        """Prepare to read; the file is opened by the first read."""
+        """Return the file, which the first read opens."""
         data = data_file(self.path)
         return RangeFile(data, root=os.path.dirname(data))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read records; one that is damaged is a bad record.
+        """Read records; a damaged record is a bad record.
 
         Raises:
-            OSError: The disk has trouble that did not pass.
-            ValueError: Another program has written to the file since it was scanned.
+            OSError: A disk error persisted.
+            ValueError: Another program has written to the file since the scan.
         """
         index, indices = self.index, np.asarray(indices, np.int64)
         names = index.columns
@@ -146,10 +146,10 @@ class LmdbStorage(IndexedStorage):
         return records
 
     def _check_unchanged(self) -> None:
-        """Refuse what was read from a file with a later transaction than the scanned one.
+        """Raise if the file has a later transaction than the scanned one.
 
-        LMDB uses pages again. Those of a transaction stay as they are until the next but one, so
-        bytes that were read before this check are those of the scanned transaction.
+        LMDB reuses pages, but the pages of a transaction stay intact until the next but one. So
+        bytes read before this check belong to the scanned transaction.
         """
         then, now = self.index.metadata["mark"][2], change_mark(data_file(self.path))[2]
         if now != then:
@@ -161,11 +161,11 @@ class LmdbStorage(IndexedStorage):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Declare that it knows the memory of its records."""
+        """Return the memory accounting of records."""
         return StorageCapabilities(held_bytes=self.held_bytes)
 
     def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Give the memory of records that were read, int64 [n]; decoded images stay in the map."""
+        """Return the memory of read records, int64 [n]; decoded images stay in the map: 0."""
         index = self.index
         sizes = index.values("size_bytes", indices).astype(np.int64)
         if "raw_channels" in index.columns:
@@ -176,7 +176,7 @@ class LmdbStorage(IndexedStorage):
         return {**super().__getstate__(), "_verified": None}
 
     def _fields(self, i: int, row: dict[str, Any]) -> dict[str, Any] | str:
-        """Read the fields of record `i`, or why they cannot be had; `row` is that of the index."""
+        """Read the fields of record `i` with index row `row`, or return why it is bad."""
         file: RangeFile = self.opened
         shape = None
         if row.get("raw_channels"):
@@ -194,7 +194,7 @@ class LmdbStorage(IndexedStorage):
                 fields["text"] = file.read(row["text_offset"], row["text_bytes"]).decode()
             if "metadata_offset" in row:
                 text = file.read(row["metadata_offset"], row["metadata_bytes"])
-                # An "image" in there is a name, not the image.
+                # An item "image" of the JSON is a name, not the image.
                 fields = parse_json(text) | fields
         except RecordError as error:
             return str(error)
@@ -203,7 +203,7 @@ class LmdbStorage(IndexedStorage):
         return fields
 
     def _is_right(self, i: int, value: Any, crc32: int) -> bool:
-        """Compare a packed record with its checksum, when this process reads it first."""
+        """Verify the checksum of a packed record on its first read in this process."""
         if self._verified is None:
             self._verified = np.zeros(len(self), np.bool_)
         if self.checksums and not self._verified[i]:
@@ -211,7 +211,7 @@ class LmdbStorage(IndexedStorage):
         return not self.checksums or bool(self._verified[i])
 
     def _beside(self) -> str:
-        """Find the index beside a packed file."""
+        """Return the path of the index beside a packed file."""
         found = os.path.join(os.path.dirname(data_file(self.path)), INDEX_NAME)
         if os.path.exists(found):
             return found

@@ -31,15 +31,15 @@ from penstock.datasets.storages.lmdb.pages import scan_lmdb
 
 INDEX_NAME = "index.npz"
 DATA_NAME = "data.mdb"
-# What one transaction writes; its pages are held in memory until then.
+# Bytes of a transaction, whose pages stay in memory until its commit.
 _TRANSACTION_BYTES = 1 << 25
 _FIRST_MAP_BYTES = 1 << 28
-# Columns of an LMDB source that speak of its file.
+# Columns of an LMDB source about places in its file.
 _PLACES = frozenset(
     "offset crc32 image_bytes text_offset text_bytes metadata_offset metadata_bytes "
     "raw_height raw_width raw_channels".split()
 )
-_SIZES = frozenset(("height", "width"))  # of images that may have become others
+_SIZES = frozenset(("height", "width"))  # of images that may have changed
 _BUFFER_BYTES = 1 << 20
 _SHAPE = ("height", "width", "channels")
 
@@ -48,8 +48,8 @@ _SHAPE = ("height", "width", "channels")
 class LmdbWriter:
     """A folder with data.mdb and index.npz.
 
-    Values are stored under the keys ``0000000000``, ``0000000001``, ...; that of a record with
-    an image and a label alone is the image file as it was, or the pixels of a decoded image.
+    The keys of the values are ``0000000000``, ``0000000001``, ...; a record with only an image
+    and a label is stored as its image file, or the pixels of a decoded image.
     Labels, keys, checksums and the shapes of decoded images (``raw_height``, ``raw_width``,
     ``raw_channels``; 0 for a file) are in the index, with the columns of the source's index.
     """
@@ -61,14 +61,14 @@ class LmdbWriter:
     storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Check that the samples can be held."""
+        """Check that the writer can store the samples."""
         for record in plan.samples:
             pack_fields(record.fields, key=record.key)
 
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
     ) -> Written:
-        """Write the values one behind the other."""
+        """Write the concatenated values of a part to a spool file."""
         name = f"spool-{part.number:06d}"
         sizes: list[int] = []
         images, checksums = [], []
@@ -127,7 +127,7 @@ class LmdbWriter:
 
 
 def _spooled(path: Path, sizes: NDArray[np.uint32]) -> list[memoryview]:
-    """Map values that lie in a file one behind the other."""
+    """Map the concatenated values of a file."""
     content = memoryview(b"")
     if sizes.any():
         with open(path, "rb") as file:
@@ -137,16 +137,10 @@ def _spooled(path: Path, sizes: NDArray[np.uint32]) -> list[memoryview]:
 
 
 def append_values(folder: Path, first: int, values: Sequence[memoryview]) -> None:
-    """Append values under the keys ``0000000000``, ``0000000001``, ...; those there are passed.
+    """Append values under the keys ``0000000000``, ``0000000001``, ...; skip existing keys.
 
-    Every transaction has an environment of its own: the library fills the unused ends of pages
-    with whatever it wrote before, and so the file is the same byte for byte wherever a process
-    was killed and another went on.
-
-    Args:
-        folder: Of data.mdb.
-        first: Number of the first value.
-        values: All values.
+    Every transaction opens the environment anew. The library fills unused ends of pages with
+    earlier writes, so only this keeps the file byte-identical after a kill and a resume.
     """
     start, taken = 0, 0
     for stop, value in enumerate(values):
@@ -159,11 +153,11 @@ def append_values(folder: Path, first: int, values: Sequence[memoryview]) -> Non
 
 
 def _append(folder: Path, first: int, values: Sequence[memoryview]) -> None:
-    """Write some values in one transaction, in a larger map if they do not fit."""
+    """Write values in one transaction, and enlarge the map if they do not fit."""
     import lmdb
 
     exists = (folder / DATA_NAME).exists()
-    # One writer in a folder of its own: no lock file. 0: as large a map as the file's own.
+    # A single writer in its own folder needs no lock file. 0: the file's own map size.
     env = lmdb.open(str(folder), map_size=0 if exists else _FIRST_MAP_BYTES, lock=False, max_dbs=0)
     try:
         while True:
@@ -179,7 +173,7 @@ def _append(folder: Path, first: int, values: Sequence[memoryview]) -> None:
                 env.set_mapsize(env.info()["map_size"] * 2)
             except lmdb.DiskError as error:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder)) from error
-            except lmdb.Error as error:  # half a write, too, where the disk becomes full
+            except lmdb.Error as error:  # also a partial write to a full disk
                 cause = f"{error}: the disk is full, or fails"
                 raise OSError(errno.EIO, cause, str(folder)) from error
     finally:

@@ -1,4 +1,4 @@
-"""Arrays in memory-mapped files, read and written."""
+"""Read and write arrays in memory-mapped files."""
 
 from penstock.datasets.storages.memmap.storage import MemmapStorage as MemmapStorage
 from penstock.datasets.storages.memmap.writer import MemmapWriter as MemmapWriter

@@ -1,4 +1,4 @@
-"""Arrays in memory-mapped files, a sample per row."""
+"""Read arrays in memory-mapped files, a sample per row."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _ZIP = b"PK\x03\x04"
 
 
 class MemmapForm(ArrayForm):
-    """`.npy` files, and raw files whose shapes are given; see `MemmapStorage`.
+    """`.npy` files, and raw files of given shapes; see `MemmapStorage`.
 
     Args:
         shapes: Shape of one sample by raw file.
-        dtypes: Their types, if not uint8.
+        dtypes: Types of raw files other than uint8.
         offsets: Bytes before the first sample, if any.
     """
 
@@ -57,7 +57,7 @@ class MemmapForm(ArrayForm):
         return {None: np.frombuffer(memory, dtype, count, offset).reshape(shape)}
 
     def _raw(self, path: str, size: int, where: str) -> tuple[tuple[int, ...], str, int]:
-        """Describe a file without a header, which holds as many samples as fit into it."""
+        """Return shape, type and offset of a raw file, which holds as many samples as fit."""
         shape, offset = self.shapes[path], self.offsets.get(path, 0)
         dtype = self.dtypes.get(path, "uint8")
         try:
@@ -110,7 +110,7 @@ def find_array_files(
         Paths by field name, ``image`` and ``label`` first.
 
     Raises:
-        ValueError: There are none, two are of one field, or a field has a reserved name.
+        ValueError: No files are found, a field has two files, or its name is reserved.
     """
     if isinstance(path, Mapping):
         files = {field: os.path.abspath(file) for field, file in path.items()}
@@ -161,23 +161,23 @@ class MemmapStorage(ArrayStorage):
     """Images, labels and any other arrays in `.npy` or raw files, mapped and never loaded.
 
     Each file is a field: ``images.npy`` is ``image``, uint8 [N, H, W, C]; ``labels.npy`` is
-    ``label``, integers [N]; any other is the field of its name. All have the same number of
-    rows. The key of a record is its line of ``keys.txt`` in the folder, or else the number of its
-    row. Fields with more than one axis are views of the map.
+    ``label``, integers [N]; other files name their fields. All have the same number of
+    rows. The key of a record is its line of ``keys.txt`` in the folder, or else its row number.
+    Fields with more than one axis are views of the map.
 
     Args:
         path: A folder of these files; one file, which holds the images; or files by field:
             ``{image: a.npy, label: b.npy}``.
-        shapes: For raw files: shape of one sample by field, such as ``{image: [32, 32, 3],
-            label: []}``.
-        dtypes: Types in raw files by field, such as ``{label: int64}``; uint8 where not named.
+        shapes: For raw files: shape of one sample by field, such as ``{image: [32, 32, 3], label:
+            []}``.
+        dtypes: Types in raw files by field, such as ``{label: int64}``; the default is uint8.
         offsets: Bytes before the first sample of raw files, by field.
         classes: Class names by id; None: the lines of ``classes.txt`` in the folder, or else the
             numbers.
     """
 
     large_row_bytes = 0
-    checks_sizes = False  # it would take a third of the time of a small batch
+    checks_sizes = False  # a check would take a third of the time of a small batch
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class MemmapStorage(ArrayStorage):
 
     @property
     def capabilities(self) -> StorageCapabilities:
-        """Declare columns and memory."""
+        """Return the access by columns and the memory accounting."""
         return StorageCapabilities(columns=self, held_bytes=self.held_bytes)
 
     def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -216,7 +216,7 @@ class MemmapStorage(ArrayStorage):
         return np.zeros(len(indices), np.int64)
 
     def mark(self) -> Any:
-        """State of the files, of the keys beside them, and the names of classes."""
+        """Return the state of the files, the keys beside them, and the class names."""
         keys = self._keys_path()
         return [super().mark(), None if keys is None else file_mark(keys)]
 
@@ -238,7 +238,7 @@ class MemmapStorage(ArrayStorage):
         return path if path is not None and path.is_file() else None
 
     def _keys(self, shards: list[Shard]) -> list[bytes] | None:
-        """Read the lines of the file of keys, if there is one."""
+        """Read the lines of the file of keys; None without one."""
         path, count = self._keys_path(), shards[0].count
         if path is None:
             return None

@@ -1,4 +1,4 @@
-"""Records into arrays, a `.npy` file for each field."""
+"""Write records into arrays, a `.npy` file for each field."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _BUFFER_BYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class RowSpec:
-    """The shape of every row of an array, and its type as NumPy writes it."""
+    """The shape of every row of an array, and its type in NumPy's notation."""
 
     shape: tuple[int, ...]
     dtype: str
 
     @classmethod
     def of(cls, value: Any) -> RowSpec | None:
-        """Describe a value as a row; None where no array can hold it and give it back."""
+        """Describe a value as a row; return None if no array can round-trip it."""
         if isinstance(value, np.ndarray):
             native = value.dtype.newbyteorder("<").str
             return cls(value.shape, native) if value.shape and value.size else None
@@ -50,7 +50,7 @@ class RowSpec:
         return math.prod(self.shape) * np.dtype(self.dtype).itemsize
 
     def header(self, rows: int) -> bytes:
-        """The header of a file of so many rows; NumPy's NEP 1."""
+        """Return the header of a file of `rows` rows; NumPy's NEP 1."""
         file = io.BytesIO()
         about = {"descr": self.dtype, "fortran_order": False, "shape": (rows, *self.shape)}
         np.lib.format.write_array_header_1_0(file, about)
@@ -67,8 +67,8 @@ class MemmapWriter:
     """A folder of arrays with a row for each record: images.npy, labels.npy and so on.
 
     All records have the same fields, each of one shape and type: images are decoded pixels of
-    one size. Class names are the lines of ``classes.txt``; keys, where they are not the numbers of
-    the rows, those of ``keys.txt``.
+    one size. ``classes.txt`` holds the class names, and ``keys.txt`` any keys other than row
+    numbers, one a line.
     """
 
     version = 2
@@ -88,7 +88,7 @@ class MemmapWriter:
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
     ) -> Written:
-        """Write the rows of each field into a file of their own."""
+        """Write the rows of each field into a separate file."""
         specs = _specs(plan)
         spooled = {name: f"{name}-{part.number:06d}" for name in specs}
         with ExitStack() as stack:
@@ -133,11 +133,7 @@ class MemmapWriter:
 
 
 def _specs(plan: PackPlan) -> dict[str, RowSpec]:
-    """Describe every field as the first record has it.
-
-    Raises:
-        ValueError: No array can hold it.
-    """
+    """Describe the fields of the first record."""
     if not plan.samples:
         raise ValueError("pack: memmap: none of the first records can be read; repair them")
     record = plan.samples[0]
@@ -161,7 +157,7 @@ def _specs(plan: PackPlan) -> dict[str, RowSpec]:
 
 
 def _check(record: Record, specs: dict[str, RowSpec], plan: PackPlan) -> None:
-    """Refuse a record that is not as the first one."""
+    """Refuse a record that differs from the first in fields, shapes or types."""
     first = plan.samples[0]
     for name in sorted(specs.keys() ^ record.fields.keys()):
         one, other = (record, first) if name in record.fields else (first, record)

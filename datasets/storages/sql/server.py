@@ -1,4 +1,4 @@
-"""Read from a database: URLs without passwords, deadlines, and trouble that passes."""
+"""Query a database: URLs without passwords, deadlines, and retries after transient errors."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _PAUSES_S = (0.1, 0.5, 2.0, 5.0, 10.0)
-# Drivers for URLs that name none, and the packages to install for them.
+# Default drivers of URLs, and the packages to install for them.
 _DRIVERS = {"postgres": "postgresql+psycopg", "postgresql": "postgresql+psycopg",
             "mysql": "mysql+pymysql", "mariadb": "mariadb+pymysql",
             "sqlite": "sqlite"}  # fmt: skip
 _INSTALL = {"psycopg": "'psycopg[binary]' (the extra postgresql)",
             "pymysql": "pymysql (the extra mariadb)"}  # fmt: skip
-# Settings of connections, so that a host that vanished is noticed within two minutes.
+# Settings of connections, which detect a vanished host within two minutes.
 _CONNECT: dict[str, dict[str, Any]] = {
     "psycopg": {"connect_timeout": 10, "keepalives_idle": 20, "keepalives_interval": 5,
                 "keepalives_count": 4, "tcp_user_timeout": 60_000, "prepare_threshold": 0},
     "pymysql": {"connect_timeout": 10, "read_timeout": 120},
 }  # fmt: skip
-# SQLSTATE: by class (of two characters) or code; MySQL and MariaDB: error numbers.
+# Transient errors. SQLSTATE: class (two characters) or code; MySQL and MariaDB: numbers.
 _PASSING_STATES = ("08", "25P", "40", "53", "58", "57P", "55P03")
 _PASSING_NUMBERS = frozenset({1040, 1047, 1053, 1158, 1159, 1160, 1161, 1205, 1213, 1927, 2002,
                               2003, 2006, 2013, 2055, 4031})  # fmt: skip
@@ -43,13 +43,13 @@ _SQLITE_TROUBLE = {sqlite3.SQLITE_BUSY: errno.EBUSY, sqlite3.SQLITE_LOCKED: errn
                    sqlite3.SQLITE_IOERR: errno.EIO,
                    sqlite3.SQLITE_INTERRUPT: errno.ETIMEDOUT}  # fmt: skip
 _BUSY_S = 5.0
-_MOST_PAGES = 8  # a page as long as so many first ones
-_SQLITE_INSTRUCTIONS = 100_000  # between two looks at the clock
+_MOST_PAGES = 8  # length of the longest page, in first pages
+_SQLITE_INSTRUCTIONS = 100_000  # between two checks of the deadline
 _EXAMPLE = "postgresql://user@host/database"
 
 
 def find_url(text: str) -> str:
-    """Return a URL as it is, or the URL in an environment variable for ``env:NAME``.
+    """Return a URL unchanged, or the URL in an environment variable for ``env:NAME``.
 
     Raises:
         ValueError: The variable is not set.
@@ -113,21 +113,20 @@ def file_of(url: URL) -> str | None:
 
 
 def shown(url: URL) -> str:
-    """Write a URL without its password."""
+    """Format a URL without its password."""
     return masked(url.render_as_string())
 
 
 class BadStatement(Exception):
-    """A statement that a database refuses; the message is the cause."""
+    """A statement that the database refuses; the message is the cause."""
 
 
 class Server:
-    """A database that the threads of a process read; connections open when they are needed.
+    """A database read by the threads of a process; connections open on demand.
 
     Args:
-        url: Its URL.
-        timeout_s: Seconds that a statement may take.
-        patient: Wait for a server that cannot be reached, even if it never was.
+        timeout_s: Maximum seconds of a statement.
+        patient: Wait for an unreachable server, even if it was never reached.
 
     Attributes:
         place: Its URL, without a password.
@@ -152,7 +151,7 @@ class Server:
             self._engine = create_engine(
                 url,
                 isolation_level="AUTOCOMMIT",
-                pool_size=0,  # of any size: a connection for each thread
+                pool_size=0,  # unlimited: a connection for each thread
                 pool_reset_on_return=None,
                 **options,
             )
@@ -171,13 +170,13 @@ class Server:
 
         Raises:
             RecordError: The database or its driver cannot return the rows.
-            BadStatement: See there.
-            OSError: Trouble that did not pass: the connection, a deadlock, the deadline.
+            BadStatement: The database refuses the statement.
+            OSError: A lost connection, a deadlock or the deadline persisted.
         """
         return self.call(lambda connection: list(map(tuple, connection.execute(statement, values))))
 
     def call(self, work: Callable[[Connection], T]) -> T:
-        """Call a function with a connection, again after trouble that may pass; see `rows`."""
+        """Call a function with a connection; retry after transient errors. See `rows`."""
         pauses = iter(_PAUSES_S)
         while True:
             try:
@@ -191,12 +190,12 @@ class Server:
     ) -> Iterator[list[tuple[Any, ...]]]:
         """Read rows by pages, in the order of the first column, `key`.
 
-        A page begins at the last key before it, which keys may equal by their collation. Each page
-        is twice as long as the one before, up to 8 times: without an index, each sorts the table.
+        A page begins at the last key of the page before, which other keys may equal by collation.
+        Pages double in length, up to 8 times the first: without an index, each sorts the table.
 
         Raises:
             RecordError, BadStatement, OSError: See `rows`.
-            ValueError: A key stands twice.
+            ValueError: A key occurs twice.
         """
         ordered, before = statement.order_by(key).limit(page_rows), set[Any]()
         most_rows = _MOST_PAGES * page_rows
@@ -226,7 +225,7 @@ class Server:
                     if self.file is not None:
                         mark = change_mark(self.file)
                         if not driver.reads_as(mark):
-                            connection.invalidate()  # and opened again
+                            connection.invalidate()  # and reopened
                             driver = connection.connection.driver_connection
                         driver.stop_after(self._timeout_s)
                     elif "prepared" not in connection.info:
@@ -238,7 +237,7 @@ class Server:
                     yield connection
                     if self.file is not None and not driver.reads_as(change_mark(self.file)):
                         raise OSError(errno.EBUSY, "written to while it was read", self.place)
-                except BaseException:  # nothing is read on after an error
+                except BaseException:  # read nothing more after an error
                     connection.invalidate()
                     raise
         except DBAPIError as error:
@@ -249,7 +248,7 @@ class Server:
             raise RecordError("a text is no UTF-8") from error
 
     def _settings(self, dialect: Any) -> tuple[str, ...]:
-        """List the first statements of a connection: to only read, and for how long."""
+        """Return the first statements of a connection: read-only, with a time limit."""
         limit_ms = round(self._timeout_s * 1000)
         if dialect.name == "postgresql":
             limit = f"SET statement_timeout = {limit_ms}"
@@ -260,7 +259,7 @@ class Server:
         return "SET SESSION TRANSACTION READ ONLY", f"SET SESSION {limit}"
 
     def _explained(self, error: Any, *, lost: bool = False) -> Exception:
-        """Tell wrong rows from a wrong statement and from trouble that may pass."""
+        """Convert an error: wrong rows, a wrong statement, or a transient error."""
         state = getattr(error, "sqlstate", None) or ""  # of psycopg
         number, said = [*error.args, None, None][:2]  # of pymysql
         line = " ".join(str(said or error).split())[:300]
@@ -307,7 +306,7 @@ class Server:
             raise BadStatement(
                 f"cannot be reached: {error.strerror}; check dataset.storage.url{runs}"
             ) from error
-        # A statement that was late is tried once more.
+        # A statement that timed out is retried once.
         pause_s = next(iter([*pauses][-1:] if late else pauses), None)
         if pause_s is None:
             raise OSError(
@@ -320,21 +319,21 @@ class Server:
 
 
 class _FileConnection(sqlite3.Connection):
-    """A connection to an SQLite file that only reads.
+    """A read-only connection to an SQLite file.
 
     Attributes:
-        mark: State of the file that is read without its write-ahead log; None: any state.
+        mark: State of the file when read without its write-ahead log; None: any state.
     """
 
     mark: list[int] | None = None
     _deadline_s = 0.0
 
     def reads_as(self, mark: list[int]) -> bool:
-        """Whether the connection may read the file in this state."""
+        """Return whether the connection may read the file in this state."""
         return self.mark in (None, mark)
 
     def stop_after(self, timeout_s: float) -> None:
-        """Stop statements after so many seconds from now."""
+        """Stop statements `timeout_s` seconds from now."""
         self._deadline_s = time.monotonic() + timeout_s
 
     def _is_late(self) -> bool:
@@ -342,14 +341,14 @@ class _FileConnection(sqlite3.Connection):
 
 
 def _open_file(path: str) -> _FileConnection:
-    """Open an SQLite file to read it, without making files beside it."""
+    """Open an SQLite file read-only, without creating files beside it."""
     # Closing a descriptor would drop SQLite's locks on the file, so it stays open.
     found = os.stat(path)
     header = os.pread(_descriptor(path, found.st_dev, found.st_ino, os.getpid()), 20, 0)
     if not header.startswith(b"SQLite format 3\0"):
         raise RecordError("it is no SQLite file")
-    # SQLite makes files beside a database with a write-ahead log unless it is immutable, which it
-    # is while the log is empty and the file keeps its mark.
+    # SQLite creates files beside a database with a write-ahead log unless it is opened as
+    # immutable, which is right while the log is empty and the file keeps its mark.
     mark = change_mark(path)
     immutable = header[18:20] == b"\2\2" and len(mark) == 2
     connection = sqlite3.connect(
@@ -373,7 +372,7 @@ def _descriptor(path: str, device: int, inode: int, pid: int) -> int:
 
 
 def change_mark(path: str) -> list[int]:
-    """Return size and time of an SQLite file, and of its write-ahead log if that has content."""
+    """Return size and time of an SQLite file, and of its write-ahead log if not empty."""
     found = os.stat(path)
     mark = [found.st_size, found.st_mtime_ns]
     with contextlib.suppress(FileNotFoundError):
@@ -383,7 +382,7 @@ def change_mark(path: str) -> list[int]:
 
 
 def as_given(value: Any) -> Any:
-    """Bind a value that the server compares with a column of any type."""
+    """Bind a value for the server to compare with a column of any type."""
     from sqlalchemy import bindparam
     from sqlalchemy.types import NULLTYPE
 

@@ -1,4 +1,4 @@
-"""Rows of a database as a stream, in ranges of their keys."""
+"""Stream the rows of a database, in ranges of their keys."""
 
 from __future__ import annotations
 
@@ -27,25 +27,25 @@ class RowItem(NamedTuple):
 
 @register("source", "sql")
 class SqlSource(Source):
-    """Rows of a database in the order of their keys, a shard for each `shard_rows` of them.
+    """Rows of a database in the order of their keys, a shard for every `shard_rows` rows.
 
-    The rows are listed as for ``dataset=sql``. So shards are counted, and positions stay the same
-    while the table changes.
+    The rows are listed once, as for ``dataset=sql``. So the number of shards is known, and
+    positions stay the same while the table changes.
 
     Args:
-        url: As of ``dataset=sql``, with all that follows but `shard_rows`.
+        url: As for ``dataset=sql``, like all other options except `shard_rows`.
         table: A table or view.
-        query: One SELECT in its place.
+        query: One SELECT in place of `table`.
         image_column: The images, or the paths of their files.
         label_column: The labels.
         key_column: The keys.
         version_column: A column that grows with every change.
-        columns: The other columns that are read.
+        columns: The other columns to read.
         types: ``array`` or ``json``, by column.
         root: The folder of the images.
-        follow_symlinks: Read images that lie elsewhere by a link.
+        follow_symlinks: Follow links of images to outside of `root`.
         classes: Class names by id.
-        timeout_s: Seconds that the server may compute for a statement.
+        timeout_s: Maximum seconds of a statement.
         shard_rows: Rows of a shard; the order of an epoch depends on it.
     """
 
@@ -80,16 +80,16 @@ class SqlSource(Source):
         return str(self._storage)
 
     def shards(self, epoch: int) -> Sequence[tuple[int, int]]:
-        """List the ranges of rows: the first, and the one behind the last."""
+        """Return the ranges of rows: start and stop."""
         count, step = len(self._storage), self._shard_rows
         return [(start, min(start + step, count)) for start in range(0, count, step)]
 
     def count(self, shard: tuple[int, int]) -> int:
-        """Count the rows of a shard."""
+        """Return the number of rows of a shard."""
         return shard[1] - shard[0]
 
     def read(self, shard: tuple[int, int], start: int) -> Generator[RowItem]:
-        """Read the rows of a shard, some at a time."""
+        """Read the rows of a shard, a page at a time."""
         index, stop = self._storage.index, shard[1]
         for first in range(shard[0] + start, stop, _PAGE_ROWS):
             places = np.arange(first, min(first + _PAGE_ROWS, stop))
@@ -105,5 +105,5 @@ class SqlSource(Source):
         return record
 
     def fingerprint(self) -> str:
-        """Hash of keys, labels and sizes, and of how many rows are a shard."""
+        """Return a hash of keys, labels and sizes, with the rows of a shard."""
         return f"{self._storage.fingerprint()} {self._shard_rows}"

@@ -68,31 +68,31 @@ class SqlStorage(IndexedStorage):
     """Rows of a database: PostgreSQL, MariaDB, MySQL or SQLite, a table, view or query.
 
     Every row is a record, every column a field. The rows are listed once, in the order of their
-    keys, and read by key: that should be an indexed column.
+    keys, and read by key, so the key column should have an index.
 
     Args:
         url: ``postgresql://user@host/database``, ``mariadb://...``, ``mysql://...``,
-            ``sqlite:///file.db``; ``env:NAME`` takes it from the environment. See docs/sql.md for
+            ``sqlite:///file.db``; ``env:NAME`` reads it from the environment. See docs/sql.md for
             passwords.
-        table: A table or view, or ``schema.table``; None: the only one.
+        table: A table or view, or ``schema.table``; None: the only table.
         query: One SELECT in place of `table`.
-        image_column: The column of the field ``image``: its bytes, or the path of a file; None:
-            ``image``, ``file_name``, ``filename`` or ``path``, whichever there is first.
+        image_column: The column of the field ``image``: its bytes, or the path of a file; None: the
+            first of ``image``, ``file_name``, ``filename`` and ``path`` that exists.
         label_column: The column of the field ``label``: class ids or names; None: ``label``; an
             empty text: no labels.
-        key_column: The column of the keys; None: ``key``, else the primary key, else the numbers
-            that SQLite gives the rows of a table.
+        key_column: The column of the keys; None: ``key``, else the primary key, else SQLite's row
+            numbers of a table.
         version_column: A column whose largest value grows whenever a row changes, such as the time
-            of the last change: the rows are then listed anew. None: rows come and go, and do not
-            change otherwise; one that does is a bad record where its label or size has changed. An
-            SQLite file tells by itself that it has changed.
-        columns: The other columns that are read; None: all.
-        types: ``array`` for columns of ``.npy`` files' bytes, ``json`` for texts that are JSON.
-        root: The folder that the paths of images are relative to, and may not leave; None: the
-            working directory, or the folder of the SQLite file. ``/`` takes absolute paths.
-        follow_symlinks: Read images that lie elsewhere by a link.
-        classes: Class names by id; None: those found, sorted (numbers are ids already).
-        timeout_s: Seconds that the server may compute for a statement.
+            of the last change; the rows are then listed anew. None: rows may be added and removed;
+            a row whose label or size changes is a bad record. SQLite files detect changes
+            themselves.
+        columns: The other columns to read; None: all.
+        types: ``array`` for columns of ``.npy`` files' bytes, ``json`` for JSON texts.
+        root: The folder of relative image paths, which these may not leave; None: the working
+            directory, or the folder of the SQLite file. ``/`` allows absolute paths.
+        follow_symlinks: Follow links of images to outside of `root`.
+        classes: Class names by id; None: the classes found, sorted (numbers are ids already).
+        timeout_s: Maximum seconds of a statement.
     """
 
     name = "sql"
@@ -141,15 +141,15 @@ class SqlStorage(IndexedStorage):
 
     @property
     def marks_fields(self) -> bool:  # type: ignore[override]
-        """Whether it is an SQLite file, or `version_column` tells that a row has changed."""
+        """Return whether changed rows are detected: by an SQLite file, or `version_column`."""
         return self._file is not None or self.version_column is not None
 
     def read_paths(self) -> list[str]:
-        """The file of an SQLite database."""
+        """Return the file of an SQLite database."""
         return [] if self._file is None else [self._file]
 
     def mark(self) -> Any:
-        """Return size and time of an SQLite file; of a server's table, its state by `mark_of`."""
+        """Return size and time of an SQLite file, or the state of a server's table by `mark_of`."""
         if self._file is not None:
             try:
                 return change_mark(self._file)
@@ -159,7 +159,7 @@ class SqlStorage(IndexedStorage):
             return mark_of(server, self._find(server)[0], self.version_column)
 
     def scan(self) -> IndexContent:
-        """List all rows in the order of their keys: keys, labels, sizes or paths of images."""
+        """List all rows in the order of their keys: keys, labels, and sizes of images."""
         with self._asking() as server:
             rows, roles = self._find(server)
             kinds, in_row = find_kinds(server, rows, roles, self.types, where=str(self))
@@ -168,7 +168,7 @@ class SqlStorage(IndexedStorage):
         if not listed.keys:
             raise ValueError(f"{self}: the table is empty; nothing to read")
         columns: dict[str, NDArray[Any]] = {}
-        if listed.sizes:  # -1: without an image
+        if listed.sizes:  # -1: no image
             sizes = [-1 if size is None else size for size in listed.sizes]
             columns["size_bytes"] = np.array(sizes, np.int64)
         class_names = None
@@ -191,18 +191,18 @@ class SqlStorage(IndexedStorage):
         }
 
     def learn(self, metadata: dict[str, Any]) -> None:
-        """Keep the statement's columns and their kinds."""
+        """Store the statement's columns and their kinds."""
         self._layout = metadata
 
     def open(self) -> Server:
-        """Prepare to query; connections are opened when they are needed."""
+        """Return the server; connections open on demand."""
         return Server(self._url, timeout_s=self.timeout_s, patient=True)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read rows and their images; a damaged, missing or changed row is a bad record.
 
         Raises:
-            OSError: The server, or the disk of the images, has trouble that did not pass.
+            OSError: An error of the server, or of the disk of the images, persisted.
             ExplainedError: The server refuses to read the rows.
         """
         indices = np.asarray(indices, np.int64)
@@ -211,7 +211,7 @@ class SqlStorage(IndexedStorage):
         return self.made(indices, [found.get(key) for key in keys])
 
     def made(self, indices: NDArray[np.int64], rows: Sequence[Row]) -> list[Record | BadRecord]:
-        """Make the records at `indices`, int64 [n], of n rows that were read."""
+        """Make the records at `indices`, int64 [n], from n rows."""
         known: list[list[Any]] = [[None] * len(indices)] * 2
         for n, name in enumerate(("label", "size_bytes")):
             if name in self.index.columns:
@@ -219,7 +219,7 @@ class SqlStorage(IndexedStorage):
         return self.records(indices, map(self._fields, rows, *known))
 
     def rows(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
-        """Read rows by their keys; a row that cannot be read is a line that says why."""
+        """Read rows by their keys; an unreadable row is a line with the reason."""
         import sqlalchemy as sql
 
         found: dict[bytes, Row] = {}
@@ -242,13 +242,13 @@ class SqlStorage(IndexedStorage):
         return found
 
     def _statement(self) -> Any:
-        """Select the columns that records are made of, the key first."""
+        """Return the statement that selects the columns of records, the key first."""
         layout = self._layout
         more = [name for name in (layout["label"], layout["image"]) if name is not None]
         return select_from(layout["table"], self.query, layout["key"], *more, *layout["fields"])
 
     def _fields(self, row: Row, label: int | None, size_bytes: int | None) -> dict[str, Any] | str:
-        """Make the fields of a row, or return the reason why there are none."""
+        """Make the fields of a row, or return the reason for a bad record."""
         if row is None or isinstance(row, str):
             return row or "its row is gone"
         if size_bytes is not None and size_bytes > self.max_record_bytes:
@@ -291,7 +291,7 @@ class SqlStorage(IndexedStorage):
 
     @contextlib.contextmanager
     def _asking(self) -> Iterator[Server]:
-        """Ask a server before reading; its refusals become one line."""
+        """Open a server before reading; convert its refusals to a ValueError of one line."""
         try:
             server = Server(self._url, timeout_s=self.timeout_s, patient=False)
             with contextlib.closing(server):
@@ -323,7 +323,7 @@ class SqlStorage(IndexedStorage):
 
         about_image: Any = sql.null() if roles.image is None else sql.column(roles.image)
         if in_row:
-            about_image = sql.func.length(about_image)  # of bytes, their number
+            about_image = sql.func.length(about_image)  # in bytes
         label = sql.null() if roles.label is None else roles.label
         statement = rows.select(rows.key, label, about_image)
         keys, labels, sizes = list[bytes](), list[Any](), list[int | None]()
@@ -342,7 +342,7 @@ class SqlStorage(IndexedStorage):
                         sizes.append(image)
                     elif isinstance(image, str):
                         refuse_escape(image, self.root)
-                    if roles.label is not None:  # equal texts are kept once
+                    if roles.label is not None:  # equal texts share memory
                         text = isinstance(label, str)
                         labels.append(sys.intern(label) if text else plain(label))
                     keys.append(key)
@@ -354,5 +354,5 @@ class SqlStorage(IndexedStorage):
 
 
 def _name_of(label: Any) -> str | None:
-    """Name the class of a label, as `label_ids` does."""
+    """Return the class name of a label, as `label_ids` does."""
     return label if label is None or isinstance(label, str) else str(int(label))

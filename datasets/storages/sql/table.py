@@ -1,4 +1,4 @@
-"""Look into a table, view or query of a server: its columns, its key, what its values become."""
+"""Inspect a table, view or query of a server: its columns, its key, the types of its values."""
 
 from __future__ import annotations
 
@@ -38,20 +38,20 @@ _IMAGE_COLUMNS = ("image", "file_name", "filename", "path")
 _RESERVED = ("index", "key", "position")
 _MANY_ROWS = 100_000
 _ROW_NUMBER = "rowid"
-# By what SQLite's typeof() says, of a column the last in this alphabet: text, real, integer, blob.
+# A sample value by SQLite's typeof(), of which `max` returns the alphabetically last.
 _VALUES_OF: dict[str | None, Any] = {"text": "", "real": 0.0, "integer": 0, "blob": b"", None: None}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
 
 
 def plain(value: Any) -> Any:
-    """Make what a driver gives plain: numbers, texts, bytes, lists and dicts.
+    """Convert a driver's value to a number, text, bytes, list, array or dict.
 
-    Times are whole numbers since 1970 or midnight, as in other tables: microseconds, and days of
-    dates. Lists of numbers are arrays.
+    Times become integers since 1970 or midnight, as in other tables: microseconds, and days for
+    dates. Lists of numbers become arrays.
 
     Raises:
-        ValueError: It is of another type.
+        ValueError: The value has another type.
     """
     match value:
         case None | bool() | int() | float() | str() | bytes() | dict():
@@ -81,10 +81,10 @@ def plain(value: Any) -> Any:
 
 
 def key_bytes(value: Any) -> tuple[bytes, int]:
-    """Encode a key as bytes, and its type for `key_value`.
+    """Encode a key as bytes; return them with the key's type for `key_value`.
 
     Raises:
-        ValueError: It is missing, or a float.
+        ValueError: The key is missing, or a float.
     """
     if isinstance(value, UUID | memoryview | bytearray):
         value = plain(value)
@@ -109,10 +109,10 @@ def key_value(key: bytes, kind: int) -> int | str | bytes:
 def label_ids(
     labels: Sequence[Any], classes: Sequence[str] | None, *, where: str
 ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-    """Class ids of a column's values: whole numbers or texts; see `column_ids`.
+    """Return the class ids of a column of integers or texts; see `column_ids`.
 
     Raises:
-        ValueError: One is missing, or of another type than the first.
+        ValueError: A label is missing, or its type differs from the first.
     """
     kind = int if isinstance(labels[0], int) else str
     for n, label in enumerate(labels):
@@ -126,12 +126,12 @@ def label_ids(
 
 
 def convert(value: Any, kind: Kind) -> Any:
-    """Convert a field's value: a null is NaN among numbers, else None.
+    """Convert a field's value; a null becomes NaN among numbers, else None.
 
     Raises:
         ValueError: The value does not fit the kind.
     """
-    if kind == "json" and not isinstance(value, str):  # as some drivers give it
+    if kind == "json" and not isinstance(value, str):  # some drivers decode JSON
         return value
     value = plain(value)
     if kind == "whole" and not isinstance(value, int):
@@ -151,12 +151,11 @@ def convert(value: Any, kind: Kind) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows that have been found, and what their columns become.
+    """The rows of a table or query, and their columns.
 
     Attributes:
         table: The table or view; None for a query.
-        query: One SELECT in its place.
-        columns: Names of its columns.
+        query: One SELECT in place of `table`.
         key: The column of the keys.
     """
 
@@ -166,7 +165,7 @@ class Rows:
     key: str
 
     def select(self, *wanted: Any) -> Select[Any]:
-        """Make the statement that reads columns, given by name or as SQL."""
+        """Return the statement that reads columns, given by name or as SQL."""
         return select_from(self.table, self.query, *wanted)
 
 
@@ -187,7 +186,7 @@ def find_roles(
     columns: Sequence[str] | None,
     types: Mapping[str, FieldType],
 ) -> ColumnRoles:
-    """Find the roles of columns by their names; for the arguments see `SqlStorage`.
+    """Find the roles of columns by their names; see `SqlStorage` for the arguments.
 
     Raises:
         ValueError: A column is missing, or has a reserved name.
@@ -212,12 +211,12 @@ def find_roles(
 
 
 def select_from(table: str | None, query: str | None, *wanted: Any) -> Select[Any]:
-    """Make the statement that reads columns of a table or query, given by name or as SQL."""
+    """Return the statement that reads columns of a table or query, given by name or as SQL."""
     import sqlalchemy as sql
 
     columns = [sql.column(each) if isinstance(each, str) else each for each in wanted]
     if query is not None:
-        # On a line of its own, because a query may end with a comment. Colons stay colons.
+        # On its own line, because a query may end with a comment. Colons are escaped.
         text = query.strip().rstrip(";").replace(":", "\\:")
         return sql.select(*columns).select_from(sql.text(f"({text}\n) AS penstock_rows"))
     schema, _, name = str(table).rpartition(".")
@@ -227,17 +226,17 @@ def select_from(table: str | None, query: str | None, *wanted: Any) -> Select[An
 def find_rows(
     server: Server, table: str | None, query: str | None, key: str | None, *, where: str
 ) -> Rows:
-    """Find the table, view or query that is meant, and the column that tells its rows apart.
+    """Find the table, view or query, and the column that identifies its rows.
 
     Args:
-        server: Where it is.
-        table: Its name, or ``schema.name``; None: the only one.
-        query: One SELECT in its place.
-        key: The column of the keys; None: ``key``, the primary key, or SQLite's numbers of rows.
+        server: The database.
+        table: Its name, or ``schema.name``; None: the only table.
+        query: One SELECT in place of `table`.
+        key: The column of the keys; None: ``key``, the primary key, or SQLite's row numbers.
         where: The storage, for messages.
 
     Raises:
-        ValueError: It is not there, or nothing tells its rows apart.
+        ValueError: It is missing, or no column identifies its rows.
         BadStatement, OSError: See `Server.rows`.
     """
     import sqlalchemy as sql
@@ -322,7 +321,7 @@ def warn_of_scans(server: Server, rows: Rows, count: int, *, where: str) -> None
 
 
 def mark_of(server: Server, rows: Rows, version_column: str | None) -> list[Any]:
-    """Tell this state of the rows from others: how many, first and last key, where they lie."""
+    """Return the state of the rows: count, first and last key, version, columns, table identity."""
     import sqlalchemy as sql
 
     def end(name: str, direction: Any) -> Any:
@@ -341,7 +340,7 @@ def mark_of(server: Server, rows: Rows, version_column: str | None) -> list[Any]
 
 
 def _made_as(connection: Connection, table: str) -> Any:
-    """Tell a table from one of the same name that was made, or filled, in its place."""
+    """Return the identity of a table, which differs once it is recreated or refilled."""
     import sqlalchemy as sql
 
     schema, _, name = table.rpartition(".")
@@ -361,7 +360,7 @@ def _made_as(connection: Connection, table: str) -> Any:
 def find_kinds(
     server: Server, rows: Rows, roles: ColumnRoles, types: Mapping[str, FieldType], *, where: str
 ) -> tuple[dict[str, Kind], bool]:
-    """Tell what the fields' values become, and whether images are bytes in the rows or paths.
+    """Return the kinds of the fields, and whether images are bytes in the rows rather than paths.
 
     Raises:
         ValueError: A key is missing, or a column has values of another type.
@@ -372,7 +371,7 @@ def find_kinds(
         column: Any = sql.column(name)
         if server.file is None:
             return column
-        return sql.func.nullif(sql.func.typeof(column), "null")  # without a look at large values
+        return sql.func.nullif(sql.func.typeof(column), "null")  # without reading large values
 
     names = [*roles.fields, *([] if roles.image is None else [roles.image])]
     numbers = [sql.func.count(), *(sql.func.count(seen(n)) for n in (rows.key, *names))]
@@ -382,7 +381,7 @@ def find_kinds(
             f"{where}: the key is missing in {count - keyed:,} of {count:,} rows: column "
             f"{rows.key!r}; fill it in, or take another by dataset.storage.key_column"
         )
-    if server.file is not None and names:  # where values of a column may be of several types
+    if server.file is not None and names:  # values of one column may differ in type
         [tops] = server.rows(rows.select(*(sql.func.max(seen(n)) for n in names)))
         values = [_VALUES_OF[top] for top in tops]
     else:
@@ -405,14 +404,14 @@ def find_kinds(
 
 
 def _kind_of(value: Any, *, nulls: bool) -> Kind:
-    """Choose the kind of a column, by a value of its widest type, and whether it has nulls."""
+    """Return the kind of a column, from a value of its widest type and whether it has nulls."""
     if isinstance(value, int | float):
         return "float" if nulls or isinstance(value, float) else "whole"
     return "text" if isinstance(value, str) else "value"
 
 
 def _one_of(server: Server, rows: Rows, name: str) -> Any:
-    """Read one value of a column; None if there is none."""
+    """Read one value of a column; None if all are null."""
     import sqlalchemy as sql
 
     column: Any = sql.column(name)

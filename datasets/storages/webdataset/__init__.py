@@ -1,4 +1,4 @@
-"""Tar shards of samples, as the webdataset library has them: by random access, packed, streamed."""
+"""Tar shards in the format of the webdataset library: random access, packing, streaming."""
 
 from penstock.datasets.storages.webdataset.source import WebDatasetSource
 from penstock.datasets.storages.webdataset.storage import WebDatasetStorage

@@ -1,10 +1,10 @@
-"""Read and write headers of tar archives: blocks of 512 bytes, some with extensions before them.
+"""Read and write headers of tar archives: blocks of 512 bytes, some preceded by extensions.
 
 Formats: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header"; the GNU tar
 manual, "Basic Tar Format", for long names and large numbers.
 
-`tarfile.TarInfo` parses blocks; what extensions say is read here, since `tarfile` passes over
-records of theirs that are damaged, and over all that is behind a damaged header.
+`tarfile.TarInfo` parses blocks. This module parses extensions, because `tarfile` skips damaged
+extension records, and everything after a damaged header.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _REFUSED = {
 
 
 class CutShort(RecordError):
-    """An archive that ends too early, by `missing_bytes` at least."""
+    """An archive that ends at least `missing_bytes` too early."""
 
     def __init__(self, said: str, missing_bytes: int) -> None:
         super().__init__(said)
@@ -53,11 +53,10 @@ class Member(NamedTuple):
 
     Attributes:
         name: Its path, as bytes.
-        start: Where its first header begins.
-        offset: Where its content does.
-        size_bytes: Length of the content.
+        start: Offset of its first header.
+        offset: Offset of its content.
         owner: The name of the owner.
-        crc32: Checksum of the content, where the archive has one, in the name of the group.
+        crc32: Checksum of the content if the archive has one, stored as the name of the group.
     """
 
     name: bytes
@@ -76,17 +75,17 @@ def stored_bytes(size_bytes: int) -> int:
 def iter_members(
     read: Callable[[int, int], bytes], start: int = 0, *, has_end: bool = True
 ) -> Iterator[Member]:
-    """Find the files of an archive, in order; of archives put one behind the other, those of all.
+    """Yield the files of an archive, in order; reads concatenated archives to the end.
 
     Args:
-        read: Gives the bytes at an offset, so many of them or as many as there are. Offsets grow.
+        read: Returns up to so many bytes at an offset. Offsets grow.
         start: The offset of the first header.
-        has_end: An archive that has no end mark is cut short; false: it is part of one.
+        has_end: Require the end mark; false for a part of an archive.
 
     Raises:
         CutShort: It ends too early.
-        RecordError: A header is damaged, or that of a link, a device or a sparse file; or a name
-            leads elsewhere, or is none.
+        RecordError: A header is damaged, or belongs to a link, a device or a sparse file; or a name
+            is empty or leads outside.
     """
     at, ended = start, False
     path: bytes | None = None
@@ -158,14 +157,14 @@ def iter_members(
 
 
 def write_header(name: bytes, size_bytes: int, *, owner: bytes = b"", crc32: int) -> bytes:
-    """Make a file's header, the same for the same arguments; a long name has one of its own before.
+    """Return a file's header, preceded by another one for a long name; deterministic.
 
     Args:
         name: The path, any length.
-        size_bytes: Length of the content that is to follow, with zeros up to a whole block.
+        size_bytes: Length of the content that follows, padded with zeros to a whole block.
         owner: The name of the owner, at most 31 bytes.
-        crc32: Checksum of the content. Tar has none, so it is the name of the group:
-            ``crc32:89abcdef``.
+        crc32: Checksum of the content, stored as the name of the group, ``crc32:89abcdef``, since
+            tar lacks a field for it.
     """
     block = _block(name[:100], size_bytes, b"0", owner, b"crc32:%08x" % crc32)
     if len(name) <= 100:
@@ -175,7 +174,7 @@ def write_header(name: bytes, size_bytes: int, *, owner: bytes = b"", crc32: int
 
 
 def _block(name: bytes, size_bytes: int, kind: bytes, owner: bytes, group: bytes) -> bytes:
-    """Make a header of GNU's form, in a sixth of the time that `tarfile.TarInfo.tobuf` takes."""
+    """Return a GNU header, in a sixth of the time of `tarfile.TarInfo.tobuf`."""
     assert len(owner) < 32
     large = size_bytes >= 8**11
     size = b"\x80" + size_bytes.to_bytes(11, "big") if large else b"%011o\0" % size_bytes

@@ -1,10 +1,9 @@
-"""Group the members of a tar archive into samples, and turn these into fields and back.
+"""Group the members of a tar archive into samples, and convert samples to fields and back.
 
-The rule of grouping is that of the webdataset library: a member's key is its path up to the first
-dot of its last part, what follows is its extension, and members that stand beside each other and
-have one key are a sample. So that keys of any characters come back exactly, the part of one that
-the path cannot hold, or that the path is escaped, stands in the name of the members' owner, which
-is of no use otherwise: ``key:.jpg`` or ``key:%``.
+Members are grouped as in the webdataset library: a member's key is its path up to the first
+dot of the last part, the rest is its extension, and adjacent members with one key are a sample.
+So that any key round-trips, the name of the members' owner, which is otherwise unused, holds the
+part of a key that the path cannot hold (``key:.jpg``), or marks an escaped path (``key:%``).
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ T = TypeVar("T")
 RESERVED = frozenset(("index", "key", "position", "epoch", "valid"))
 IMAGE_EXTENSIONS = frozenset(ending[1:] for ending in IMAGE_ENDINGS)
 _TEXTS = frozenset(("txt", "text", "transcript"))
-# Fields of extensions without a name of their own; that of a JSON object are its items.
+# Fields of extensions without a name of their own; the items of a JSON object are fields.
 _PLAIN = {"cls": "label", "npy": "array", "json": "json"} | dict.fromkeys(_TEXTS, "text")
 _FIELD_NAMES = {"seg": "mask"}
 _MOST_LAYOUTS = 1024
@@ -43,10 +42,10 @@ _EXTENSION = re.compile(rb"(\.[A-Za-z0-9]{1,16})?")
 
 
 def split_name(name: bytes) -> tuple[bytes, bytes] | None:
-    """Split a member's name into key and extension; None for one that belongs to no sample.
+    """Split a member's name into key and extension; return None for members outside samples.
 
-    Names without an extension, hidden ones, and notes about the archive (``__name__``) do not.
-    A ``./`` in front, which tar puts there when it is given a folder, is no part of a key.
+    These lack an extension, are hidden, or are notes about the archive (``__name__``).
+    Strips a leading ``./``, which tar adds to the members of a folder.
     """
     while name.startswith(b"./"):
         name = name[2:]
@@ -63,10 +62,10 @@ def iter_samples(members: Iterable[tuple[bytes, bytes, T]]) -> Iterator[tuple[by
     """Group members into samples.
 
     Args:
-        members: Name and owner of each file of an archive, in order, and what goes with it.
+        members: Name, owner and a value of each file of an archive, in order.
 
     Yields:
-        Key, and what went with the members by extension, in small letters.
+        Key, and the values of the members by lower-case extension.
 
     Raises:
         RecordError: A sample has two members of one extension.
@@ -92,7 +91,7 @@ def iter_samples(members: Iterable[tuple[bytes, bytes, T]]) -> Iterator[tuple[by
 
 @lru_cache(1024)
 def extension_text(extension: bytes) -> str:
-    """Decode an extension, in small letters."""
+    """Decode an extension, in lower case."""
     return extension.decode("utf-8", "backslashreplace").lower()
 
 
@@ -100,11 +99,11 @@ class SampleLayout(NamedTuple):
     """Roles of the members of a sample.
 
     Attributes:
-        fields: Extension and field of each, but the label.
-        content: Extensions of the members that these are in, in the order of the archive.
-        label: The extension of the member that the label is in, if there is one.
-        object: The items of ``json`` are fields.
-        absent: Chosen fields that have no member.
+        fields: Extension and field of each, except the label.
+        content: Extensions of the members of these fields, in the order of the archive.
+        label: The extension of the label's member, or None.
+        object: Whether the items of ``json`` are fields.
+        absent: Chosen fields without a member.
     """
 
     fields: tuple[tuple[str, str], ...]
@@ -115,21 +114,21 @@ class SampleLayout(NamedTuple):
 
 
 class SampleFields:
-    """Turn the members of a sample into the fields of a record.
+    """Convert the members of a sample to the fields of a record.
 
-    Without `fields`, an extension of two parts such as ``caption.txt`` gives a field of the first
-    part's name, and one of a single part the field that is usual for its kind: images ``image``,
-    ``cls`` ``label``, ``txt`` ``text``, ``npy`` ``array``, and a JSON object all of its items, of
-    which those that have a member of their own are left out. ``seg.png`` is ``mask``. Kinds that
-    are not known (and pickled ones) stay bytes, under the whole extension.
+    Without `fields`, the first part of an extension such as ``caption.txt`` names the field. A
+    simple extension gives the usual field of its kind: images ``image``, ``cls`` ``label``,
+    ``txt`` ``text``, ``npy`` ``array``, and a JSON object all its items, except items with a
+    member of their own. ``seg.png`` is ``mask``. Unknown and pickled kinds stay bytes, under the
+    whole extension.
 
     Args:
-        fields: Extensions by field, several as ``jpg;png``, of which the first that is there is
-            taken; all other members are left out. None: as above.
-        setting: What that is called where it is typed.
+        fields: Extensions by field. Of several, as in ``jpg;png``, the first one present counts;
+            other members are dropped. None: as above.
+        setting: Name of this option, for messages.
 
     Raises:
-        ValueError: A field may not be called so.
+        ValueError: A field name is reserved.
     """
 
     def __init__(
@@ -148,16 +147,16 @@ class SampleFields:
                     raise ValueError(f"{setting}: {name!r} is the framework's own; choose another")
 
     def takes(self, extension: str) -> bool:
-        """Tell whether members with this extension become fields."""
+        """Return whether members with this extension become fields."""
         if self._chosen is not None:
             return any(extension in extensions for extensions in self._chosen.values())
         return _field_name(extension) not in RESERVED
 
     def layout(self, extensions: tuple[str, ...]) -> SampleLayout:
-        """Decide what becomes of samples with these members.
+        """Return the roles of the members of samples with these extensions.
 
         Raises:
-            ValueError: Two would be one field.
+            ValueError: Two members have the same field.
         """
         layout = self._layouts.get(extensions)
         if layout is None:
@@ -167,10 +166,10 @@ class SampleFields:
         return layout
 
     def label(self, extension: str, content: Any) -> int | str | None:
-        """Read the label in the member that a layout names; None: its JSON has none.
+        """Read the label from a layout's label member; return None for JSON without a label.
 
         Raises:
-            ValueError: It is damaged, or no label.
+            ValueError: It is damaged or invalid.
         """
         value = _decoded(extension, content)
         if isinstance(value, dict):
@@ -191,14 +190,14 @@ class SampleFields:
 
         Args:
             members: Content by extension, as bytes or a view of them.
-            label: Read the label too. Otherwise its member may be left out, and one that an
-                object holds comes as it is.
+            label: Read the label too. Otherwise its member may be missing, and the label in a JSON
+                object stays unconverted.
 
         Returns:
-            Fields: numbers, text, bytes, arrays, and what JSON holds. A label is an int or a name.
+            Numbers, text, bytes, arrays and JSON values. A label is an int or a name.
 
         Raises:
-            ValueError: A member is damaged, a chosen one is not there, or two would be one field.
+            ValueError: A member is damaged, a chosen one is missing, or two have the same field.
         """
         layout = self.layout(tuple(members))
         if absent := [name for name in layout.absent if label or name != "label"]:
@@ -262,7 +261,7 @@ def _field_name(extension: str) -> str:
 
 
 def _decoded(extension: str, content: Any) -> Any:
-    """A member's value, by the last part of its extension."""
+    """Decode a member by the last part of its extension."""
     try:
         return _DECODERS.get(extension.rpartition(".")[2], bytes)(content)
     except ValueError as error:
@@ -289,18 +288,13 @@ _DECODERS: dict[str, Callable[[Any], Any]] = {
 
 
 def pack_members(fields: Mapping[str, Any], *, image: str, key: str) -> dict[str, bytes]:
-    """Encode a sample as members, from which `SampleFields.read` gives its fields.
-
-    Args:
-        fields: The fields of a record.
-        image: The extension of an image file.
-        key: The record's key, for messages.
+    """Encode a sample as members that `SampleFields.read` decodes.
 
     Returns:
-        Content by extension: byte strings and arrays each by itself, everything else as JSON.
+        Content by extension: one member for each byte string and array, JSON for all else.
 
     Raises:
-        ValueError: A field cannot be held.
+        ValueError: A field cannot be stored.
     """
     members: dict[str, bytes] = {}
     items: dict[str, Any] = {}
@@ -327,22 +321,20 @@ def pack_members(fields: Mapping[str, Any], *, image: str, key: str) -> dict[str
                 f"pack: {key!r}: one of the fields {', '.join(items)} is no JSON ({error}); "
                 f"convert or drop it"
             ) from error
-    # What is small stands before what is large; and the order of the fields does not matter.
+    # Small members first, in an order that does not depend on the order of the fields.
     return dict(sorted(members.items(), key=lambda m: (m[0] not in ("cls", "json"), m[0])))
 
 
 def _extension(name: str, kind: str) -> str:
-    """An extension that gives the field `name`, whatever characters it has."""
+    """Return an extension that decodes to the field `name`, escaping odd characters."""
     plain = name not in _FIELD_NAMES and not _ODD_NAME.search(name)
     return f"{name if plain else ''.join(f'%{byte:02x}' for byte in name.encode())}.{kind}"
 
 
 def pack_key(key: bytes, *, before: bytes) -> tuple[bytes, bytes]:
-    """Encode a key: what the names of a sample's members begin with, and the name of their owner.
+    """Encode a key as the stem of its members' names and the name of their owner.
 
-    Args:
-        key: The key.
-        before: What the names of the sample before begin with, which must be something else.
+    The stem differs from `before`, the stem of the previous sample.
     """
     at = key.rfind(b".", key.rfind(b"/") + 1)
     stem, rest = (key[:at], key[at:]) if at >= 0 else (key, b"")
@@ -355,12 +347,7 @@ def pack_key(key: bytes, *, before: bytes) -> tuple[bytes, bytes]:
 
 
 def unpack_key(stem: bytes, owner: bytes) -> bytes:
-    """Decode the key of a sample.
-
-    Args:
-        stem: What the names of its members begin with.
-        owner: The name of their owner.
-    """
+    """Decode the key of a sample from its members' stem and owner."""
     if not owner.startswith(_MARK):
         return stem
     if owner != _ESCAPED:
@@ -373,7 +360,7 @@ def _hex(found: re.Match[bytes]) -> bytes:
 
 
 def _is_path(stem: bytes) -> bool:
-    """Whether names that begin so are read as they are meant, by everyone."""
+    """Return whether all tar readers interpret names with this stem alike."""
     if stem.startswith(b"/") or b"\0" in stem or b".." in stem.split(b"/"):
         return False
     return split_name(stem + b".x") == (stem, b"x")

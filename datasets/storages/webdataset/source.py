@@ -1,4 +1,4 @@
-"""Tar archives of samples as a stream: from files, commands, sockets or the standard input."""
+"""Stream tar archives of samples from files, commands, sockets or standard input."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Content(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TarItem:
-    """One sample of an archive: its key, and its contents by extension."""
+    """A sample of an archive: its key, and its contents by extension."""
 
     key: str
     members: dict[str, Content]
@@ -45,7 +45,7 @@ class TarItem:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """Opens shards by path; a shard that changed since it was found raises."""
+    """Opens shards by path; raises if a shard changed after the scan."""
 
     root: str
     marks: Mapping[str, tuple[int, int | str]]
@@ -56,20 +56,20 @@ class _Found:
 
 @register("source", "webdataset")
 class WebDatasetSource(ByteSource):
-    """Tar archives of samples, each read from its start to its end.
+    """Tar archives of samples, each read from start to end.
 
-    Adjacent members with one key are a sample, as in the webdataset library. Of plain files only
-    the headers are read here; workers read the content of their samples.
+    Adjacent members with one key are a sample, as in the webdataset library. `read` reads only
+    the headers of plain files; workers read the content of their samples.
 
     Args:
         path: A ``.tar``, ``.tar.gz`` or ``.tar.zst`` file, a folder of them, a pattern with ``*``
             or ``{000..099}``; ``pipe:command arguments`` for each archive, run without a shell;
             ``tcp://host:port``, ``unix:/path``; or ``-``, the standard input.
         fields: Extensions by field, such as ``{image: "jpg;png", label: cls}``; None: each
-            extension is the field that is usual for its kind.
+            extension gives the usual field of its kind.
         classes: Class names by id, or their number; None: the lines of ``classes.txt`` in the
             folder.
-        timeout_s: Seconds that a command or a socket may take for its next byte.
+        timeout_s: Maximum seconds that a command or a socket may take for its next byte.
     """
 
     name = "webdataset"
@@ -92,13 +92,13 @@ class WebDatasetSource(ByteSource):
         self._opened = OpenFiles(_Found(self.root, self._marks))
 
     def read(self, shard: str, start: int) -> Generator[TarItem | BadRecord]:
-        """Read the samples of an archive; a bad record follows where damage ends it.
+        """Read the samples of an archive; yield a bad record where damage ends it.
 
-        Only headers are read of a plain file. Other streams are read whole, and unwanted content
-        is dropped. Archives that were joined end to end are all read.
+        Reads only the headers of a plain file. Reads other streams whole and drops unwanted
+        content. Continues through concatenated archives.
 
         Raises:
-            StreamError: It broke off, stalled, or its command failed.
+            StreamError: The stream broke off, stalled, or its command failed.
         """
         with closing(self._stream(shard)) as stream:
             begin = stream.offset
@@ -113,9 +113,9 @@ class WebDatasetSource(ByteSource):
                 yield BadRecord(-1, stream.name, cause, ends_shard=True)
 
     def _members(self, stream: ByteStream) -> Iterator[tuple[bytes, bytes, list[Content]]]:
-        """Yield the name and owner of each member, and a list that its wanted content goes into.
+        """Yield name and owner of each member, and a list that receives its wanted content.
 
-        A sample is complete when the next header is read. So the caller's next step reads the
+        A sample is complete when the next header is read, so the caller's next step reads the
         content of a member.
         """
         try:
@@ -135,7 +135,7 @@ class WebDatasetSource(ByteSource):
             _refuse_end(stream, error.missing_bytes)
 
     def load(self, item: TarItem) -> Record | BadRecord:
-        """Make the record of a sample; damage makes a bad record."""
+        """Make the record of a sample, or a bad record if it is damaged."""
         try:
             members = {name: self._bytes(item, name) for name in item.members}
             fields = self._fields.read(members)
@@ -159,7 +159,7 @@ class WebDatasetSource(ByteSource):
 
 
 def _read_at(stream: ByteStream, offset: int, size_bytes: int) -> bytes:
-    """Read up to `size_bytes` at a place ahead."""
+    """Read up to `size_bytes` at an offset ahead."""
     gap = offset - stream.offset
     if (found := stream.skip(gap)) < gap:
         _refuse_end(stream, gap - found)
@@ -167,7 +167,7 @@ def _read_at(stream: ByteStream, offset: int, size_bytes: int) -> bytes:
 
 
 def _refuse_end(stream: ByteStream, missing: int) -> NoReturn:
-    """Raise because an archive is cut off: a connection may have failed, a file is damaged."""
+    """Raise because an archive is cut off: by a failed connection or a damaged file."""
     if stream.may_break_off:
         raise StreamError(
             f"{stream.name}: ended after {stream.offset:,} bytes, at least {missing:,} bytes too "

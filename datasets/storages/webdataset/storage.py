@@ -1,4 +1,4 @@
-"""Read samples in tar shards by random access: found by their headers, read from their places."""
+"""Read samples in tar shards by random access."""
 
 from __future__ import annotations
 
@@ -29,22 +29,23 @@ _REFUSED = {b"\xfd7zXZ": "xz", b"BZh": "bzip2", b'\x04"M\x18': "lz4"}
 class WebDatasetStorage(FileStorage):
     """Tar shards, read by random access: they shuffle fully and resume exactly.
 
-    Neighbouring members with one path up to the first dot of its last part are a sample, and that
-    path is its key. Their extensions say what they are: images are ``image``,
+    Adjacent members with the same path up to the first dot of the last part are a sample, and
+    that path is its key. Their extensions name the fields: images are ``image``,
     ``cls`` ``label``, ``txt`` ``text``, ``npy`` ``array``, ``caption.txt`` ``caption``, and the
     items of a JSON object are fields of their own; see `SampleFields`.
-    Shards are indexed by their headers, once; nothing is extracted, and nothing unpickled. Those
-    that are compressed by gzip or zstd are unpacked into this machine's cache.
+
+    The headers of the shards are indexed once; nothing is extracted or unpickled. Shards
+    compressed by gzip or zstd are unpacked into this machine's cache.
 
     Args:
         path: A shard, a folder of ``.tar``, ``.tar.gz``, ``.tgz`` or ``.tar.zst`` files, a pattern
             such as ``train-{000..099}.tar`` or ``train-*.tar``, or a list of these.
-        fields: Extensions by field, such as ``{image: jpg;png, label: cls}``: the first one that
-            a sample has; its other members are left out. None: every member is a field.
-        classes: Class names by id; None: the lines of ``classes.txt`` in the folder, or else those
-            found, sorted (numbers are ids already).
-        shard_keys: Put the shard's name before the keys, for shards that each count anew.
-        checksums: Compare members with their checksums; only packing writes any.
+        fields: Extensions by field, such as ``{image: jpg;png, label: cls}``. The first extension
+            that a sample has counts; its other members are dropped. None: every member is a field.
+        classes: Class names by id; None: the lines of ``classes.txt`` in the folder, or else the
+            labels found, sorted (numbers are ids already).
+        shard_keys: Prefix keys with the shard's name, for shards that number samples separately.
+        checksums: Verify the checksums of members; only packing writes any.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class WebDatasetStorage(FileStorage):
 
 @dataclass(frozen=True, repr=False)
 class Tar(Form):
-    """Tar shards of samples; the options are those of `WebDatasetStorage`."""
+    """Tar shards of samples; see `WebDatasetStorage` for the options."""
 
     fields: dict[str, str] | None
     shard_keys: bool
@@ -87,15 +88,15 @@ class Tar(Form):
         return read_class_names(root, where=where)
 
     def nothing(self, tables: Sequence[Table]) -> str:
-        """Say what samples are."""
+        """Explain which members were expected."""
         return (
             "no sample in there; expected members such as 0001.jpg and 0001.cls; set "
             "dataset.storage.path"
         )
 
     def decode(self, data: memoryview, key: bytes, row: tuple[Any, ...]) -> dict[str, Any]:
-        """Read the fields of a sample, but its label, if that has a member of its own."""
-        # Views of little cost more than a copy.
+        """Read the fields of a sample, except a label with a member of its own."""
+        # A small copy is cheaper than views.
         span: Any = bytes(data) if len(data) < _SMALL_BYTES else data
 
         def read(at: int, size_bytes: int) -> bytes:
@@ -119,7 +120,7 @@ class Tar(Form):
             raise RecordError(str(error)) from error
 
     def scan(self, file: RangeFile, file_bytes: int, name: str, max_bytes: int) -> Table:
-        """Find the samples of a shard by its headers; of their content, only labels are read."""
+        """Find the samples of a shard by its headers; read only labels of their content."""
         window = Window(file)
         start = window.read(0, 6)
         if start.startswith(_UNPACKED):
@@ -153,7 +154,7 @@ class Tar(Form):
                     if place.crc32 is not None and zlib.crc32(content) != place.crc32:
                         raise ValueError("its label is not what was packed; copy the shard again")
                     label = self._fields.label(layout.label, content)
-                    # Where the first one has none, the others are not read for nothing.
+                    # If the first JSON lacks a label, skip the others.
                     json_labels = label is not None or bool(keys)
             except ValueError as error:
                 raise RecordError(f"sample {shown(key)}: {error}") from error
@@ -166,7 +167,7 @@ class Tar(Form):
 
 
 def _labelled(table: Table, labels: Sequence[int | str | None]) -> Table:
-    """Add the labels of the samples, if any has one, as class ids or as numbers."""
+    """Add the labels of the samples, if any has one, as class ids or numbers."""
     if all(label is None for label in labels):
         return table
     classes, numbers = None, labels
@@ -190,9 +191,9 @@ def _whole_members(window: Window, size_bytes: int) -> Iterator[tuple[bytes, byt
 
 
 def _span(members: dict[str, Member], layout: SampleLayout) -> tuple[int, int, int]:
-    """Find where the members of a sample begin that are read again, how far they go; and its size.
+    """Return offset and length of a sample's content members, and the size of all its members.
 
-    The label is kept in the index: a member that holds nothing else is not read again.
+    The index holds the label, so a member with only a label is not read again.
     """
     content = layout.content or tuple(members)
     offset, last = members[content[0]].start, members[content[-1]]
@@ -202,11 +203,7 @@ def _span(members: dict[str, Member], layout: SampleLayout) -> tuple[int, int, i
 
 
 class Window:
-    """Reads a file in pieces around the headers, of which those of small members share one.
-
-    Attributes:
-        file: The file.
-    """
+    """Reads a file in pieces around the headers; small members share a piece."""
 
     def __init__(self, file: RangeFile) -> None:
         self.file = file
@@ -214,7 +211,7 @@ class Window:
         self._start = 0
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        """Read the bytes at a place, as many of them as there are."""
+        """Read up to `size_bytes` bytes at `offset`."""
         start = offset - self._start
         if start < 0 or start + size_bytes > len(self._data):
             self._data = self.file.read_upto(offset, max(size_bytes, self.file.piece_bytes))

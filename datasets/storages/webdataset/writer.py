@@ -25,13 +25,13 @@ _END = bytes(2 * BLOCK_BYTES)
 class WebDatasetWriter:
     """A folder of shards, ``shard-000000.tar``, and of the class names in ``classes.txt``.
 
-    A record's image keeps its bytes and its ending; the class id is ``.cls``, arrays are ``.npy``,
-    other byte strings ``.bin``, and the other fields items of one ``.json``. The same records give
-    the same bytes. Members have a checksum, in the name of their group, where tar has none.
+    A record's image keeps its bytes and extension; the class id is ``.cls``, arrays are ``.npy``,
+    other byte strings ``.bin``, and the other fields items of one ``.json``. Equal records give
+    equal bytes. The name of a member's group holds its checksum, since tar lacks a field for it.
 
     Args:
-        shard_records: The most records of a shard.
-        shard_bytes: The most bytes of a shard, as far as the source's index knows them.
+        shard_records: Maximum records of a shard.
+        shard_bytes: Maximum bytes of a shard, as far as the source's index knows them.
     """
 
     version = 1
@@ -48,7 +48,7 @@ class WebDatasetWriter:
         self.part_bytes = shard_bytes
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Check that the samples can be held, and the names of the classes be lines."""
+        """Check that the writer can store the samples, and that class names fit on lines."""
         for record in plan.samples:
             _members(record)
         for name in plan.class_names or ():
@@ -78,17 +78,17 @@ class WebDatasetWriter:
         return Written(files=(name,))
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Nothing: a part is a shard."""
+        """Do nothing: a part is a shard."""
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Write the names of the classes."""
+        """Write the class names."""
         if plan.class_names is not None:
             lines = "".join(f"{name}\n" for name in plan.class_names)
             (folder / CLASSES_NAME).write_text(lines, encoding="utf-8")
 
 
 def _members(record: Record) -> dict[str, bytes]:
-    """Content by extension."""
+    """Encode the members of a record by extension."""
     image = record.fields.get("image")
     ending = record.key.rpartition(".")[2]
     if ending.lower() not in IMAGE_EXTENSIONS:

@@ -16,7 +16,7 @@ PACKAGES = tuple(str(ROOT / name) + "/" for name in ("core", "datasets", "pipeli
 MOST = 12
 WAYS = {
     "sample": (["dataset=image_folder"], "read", "datasets/records/folder_storage"),
-    "columns": (["dataset=memmap", "augment=as_is"], "take", "datasets/storages/memmap"),
+    "columns": (["dataset=memmap", "augment=as_is"], "take", "datasets/array_shards"),
     "stream": (["dataset=stream"], "read", "datasets/"),
 }
 

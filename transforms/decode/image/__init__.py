@@ -1,4 +1,4 @@
-"""Image files to pixels: what `decode=image` is made of, which `decode=scaled` builds upon.
+"""Decode image files to pixels, for `decode=image` and `decode=scaled`.
 
 From the top: the decoder of records, files of any format, JPEG by TurboJPEG, others by Pillow.
 """

@@ -1,4 +1,4 @@
-"""Decode the images of records, now or where their crop is known, with their masks and boxes."""
+"""Decode the images of records, at once or when their crop is known, with masks and boxes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,7 @@ Image = NDArray[np.uint8]
 
 
 class RecordDecoder(Decoder):
-    """Decode the ``image`` of records; say of which images parts can be decoded.
-
-    Args:
-        mode: ``RGB``, ``L`` or ``RGBA``.
-        orientation: ``apply`` or ``ignore``.
-        max_pixels: Larger files are refused.
-        mask_colors: Colours of masks by class id, [r, g, b] or the value of a grey.
-    """
+    """Decode the ``image`` of records, or leave it pending if parts can be decoded."""
 
     def __init__(
         self,
@@ -56,60 +49,31 @@ class RecordDecoder(Decoder):
         }
 
     def __call__(self, record: Record) -> Sample:
-        """Decode the record's ``image``, and its ``mask``; other fields pass unchanged.
+        """Decode the record's ``image`` to uint8 [H, W, C] and its ``mask`` to integer [H, W].
 
         ``boxes_normalized`` and ``keypoints_normalized``, shares of width and height, become
-        ``boxes`` and ``keypoints`` in pixels. ``box_masks``, run lengths in a record, become
-        pixels. All of them relate to the image as it is decoded, upright by default.
-
-        Args:
-            record: A record with an encoded ``image``, or one that is decoded: uint8 [H, W, C].
-
-        Returns:
-            The sample, with ``image`` uint8 [H, W, C], ``index`` and ``key``, and a ``mask``
-            as integer [H, W]. A decoded image of the same `mode` passes if it is writable.
+        ``boxes`` and ``keypoints`` in pixels. ``box_masks`` turn from run lengths into pixels. All
+        refer to the decoded image, upright by default. Other fields pass unchanged.
 
         Raises:
-            RecordError: There is no image, the image or its mask is damaged or too large, or the
-                sizes of image, mask and annotations differ; one line.
+            RecordError: The image is missing, an image or mask is damaged or too large, or the
+                sizes of image, mask and annotations differ.
         """
         return self._sample(record, self.decode(image_field(record)))
 
     def defer(self, record: Record) -> Sample:
-        """Decode like a call, but leave an image pending of which parts can be decoded alone.
-
-        Args:
-            record: A record with an ``image``, encoded or decoded.
-
-        Returns:
-            The sample; its ``image`` is a `PendingImage` if `whole_because` has no reason.
-
-        Raises:
-            RecordError: There is no image, its header is damaged, or it is too large; where all
-                of it is decoded, as in a call.
-        """
+        """Decode like a call, but leave a `PendingImage` unless `whole_because` has a reason."""
         return self._sample(record, self._deferred(image_field(record)))
 
     def whole_because(self, image: Any) -> str | None:
-        """Say why an image, encoded or decoded, is decoded whole; None where its parts can be.
-
-        Raises:
-            RecordError: Its header is damaged.
-        """
+        """Return why an image, file or pixels, is decoded whole; None if parts can be decoded."""
         return self._whole_because(None if is_pixels(image) else read_header(bytes(image)))
 
     def decode(self, data: Any) -> Image:
-        """Decode one file, all of it and at its own size.
-
-        Args:
-            data: The file's bytes, or pixels: uint8 [H, W, C], grey, RGB or RGBA.
-
-        Returns:
-            uint8 [H, W, C], 0..255, which may be written to; a new array unless pixels are
-            given.
+        """Decode all of a file, or convert pixels, to uint8 [H, W, C], writable.
 
         Raises:
-            RecordError: It is damaged, too large, or no image that we read; one line.
+            RecordError: The image is damaged, too large, or of an unknown format.
         """
         if is_pixels(data):
             check_array(data)
@@ -165,11 +129,11 @@ class RecordDecoder(Decoder):
 
     @abstractmethod
     def _whole_because(self, header: Header | None) -> str | None:
-        """Say `whole_because` of a file's header, or of None for an image that is decoded."""
+        """Return `whole_because` for a file's header, or for None, which means pixels."""
 
     @abstractmethod
     def _pending(self, data: bytes, header: Header) -> PendingImage:
-        """Leave a file pending that is not decoded whole."""
+        """Return the pending image of a file."""
 
 
 Mode = Literal["RGB", "L", "RGBA"]
@@ -177,23 +141,21 @@ Mode = Literal["RGB", "L", "RGBA"]
 
 @register("decode", "image")
 class ImageDecoder(RecordDecoder):
-    """Images of any kind as uint8 [H, W, C] in one mode.
+    """Decode images of any kind to uint8 [H, W, C] in one mode.
 
-    Grey, palette, alpha, CMYK and 16 bit all arrive as `mode`. Alpha is dropped, not blended
-    with a background; 16 bits are cut to their upper 8; colour becomes grey by the weights of
-    ITU-R BT.601; colour profiles are not applied.
+    Grey, palette, alpha, CMYK and 16-bit images all become `mode`. Alpha is dropped, not blended
+    with a background. 16 bits are cut to the upper 8. Colour becomes grey with the weights of
+    ITU-R BT.601. Colour profiles are not applied.
 
     Args:
         mode: ``RGB``, ``L`` (grey, one channel) or ``RGBA``.
-        orientation: ``apply`` turns the image upright as its EXIF orientation says, ``ignore``
-            leaves the pixels as they are stored; the same for every format.
-        region: ``exact`` decodes no more of a baseline JPEG than an augmentation stack that
-            begins with a crop needs, with the pixels of the whole image. Damage that lies
-            elsewhere in the file, or shows only at its end, is then not seen; ``whole``
-            always decodes everything.
+        orientation: ``apply`` rotates the image by its EXIF orientation, ``ignore`` keeps the
+            pixels as stored.
+        region: ``exact`` decodes only the part of a baseline JPEG that a first crop needs, with the
+            same pixels; damage elsewhere in the file goes unnoticed. ``whole`` decodes everything.
         max_pixels: Larger images are refused from their header, before memory is allocated.
-        mask_colors: Where the colours of masks, or the values of grey ones, are no class ids:
-            [r, g, b] or a value by class id, such as [0, 255].
+        mask_colors: Colours or grey values of masks by class id, if they differ from the ids:
+            [r, g, b] or a value for each, such as [0, 255].
     """
 
     def __init__(
@@ -211,7 +173,7 @@ class ImageDecoder(RecordDecoder):
         self.region = region
 
     def whole_image(self, image: Any) -> Image:
-        """Decode an image whose pixels a call passes on."""
+        """Decode an image for a cache; a call then passes the pixels unchanged."""
         return self.decode(image)
 
     def _whole_because(self, header: Header | None) -> str | None:
@@ -233,7 +195,7 @@ class ImageDecoder(RecordDecoder):
 
 
 def _in_pixels(shares: NDArray[np.float32], shape: tuple[int, ...]) -> NDArray[np.float32]:
-    """Turn boxes in shares of an image's width and height, [N, 4], into pixels of its `shape`."""
+    """Convert boxes from shares of an image's sides, [N, 4], to pixels."""
     height, width = shape[:2]
     sides = np.array([width, height, width, height], np.float32)
     return rows_of(shares, 4) * sides

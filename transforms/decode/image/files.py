@@ -1,4 +1,4 @@
-"""Decode image files of any format, known by their first bytes and not by their names."""
+"""Decode image files of any format, recognised by their first bytes."""
 
 from __future__ import annotations
 
@@ -30,14 +30,7 @@ _FORMATS = (
 
 
 def read_header(data: bytes) -> Header:
-    """Read an image's header, whatever its format, and check that the file is whole.
-
-    Args:
-        data: The file.
-
-    Raises:
-        RecordError: The file is cut short or damaged, or no image of a known format.
-    """
+    """Read an image's header; raise `RecordError` if the file is truncated, damaged or unknown."""
     if data[:3] == b"\xff\xd8\xff":
         return read_jpeg_header(data)
     for magic, name in _FORMATS:
@@ -55,11 +48,7 @@ def read_header(data: bytes) -> Header:
 
 
 def image_field(record: Record) -> Any:
-    """Give the record's ``image``: a file, or pixels.
-
-    Raises:
-        RecordError: There is none.
-    """
+    """Return the record's ``image``, a file or pixels; raise `RecordError` if missing or text."""
     data = record.fields.get("image")
     if data is None:
         names = ", ".join(record.fields) or "none"
@@ -76,7 +65,7 @@ def image_field(record: Record) -> Any:
 
 
 def check_size(header: Header, max_pixels: int) -> None:
-    """Refuse an image without pixels or with more than `max_pixels`, before memory is taken."""
+    """Refuse an image without pixels or with more than `max_pixels`, before allocating memory."""
     if header.width <= 0 or header.height <= 0:
         raise RecordError(f"damaged {header.format}: its size is {header.width}x{header.height}")
     if header.width * header.height > max_pixels:
@@ -87,20 +76,7 @@ def check_size(header: Header, max_pixels: int) -> None:
 
 
 def decode_file(data: bytes, header: Header, mode: str, orientation: str) -> Image:
-    """Decode all of a file.
-
-    Args:
-        data: The file.
-        header: Its header.
-        mode: ``RGB``, ``L`` or ``RGBA``.
-        orientation: ``apply`` turns the image upright.
-
-    Returns:
-        uint8 [H, W, C]; a new array.
-
-    Raises:
-        RecordError: It is damaged.
-    """
+    """Decode all of a file to a new array, uint8 [H, W, C]."""
     if header.format == "JPEG":
         image = decode_whole(data, header, mode)
     else:

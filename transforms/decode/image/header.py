@@ -20,17 +20,17 @@ if TYPE_CHECKING:
 
 
 class JpegScan(NamedTuple):
-    """The place of the pixels in a baseline JPEG of one scan.
+    """The layout of the pixels in a baseline JPEG of one scan.
 
     Attributes:
         frame_at: Offset of the frame header's marker.
         data_at: Offset of the first byte of entropy data.
-        width: Columns as coded; a tiled file has some more than the image.
+        width: Columns as coded, including a tiled file's padding.
         height: Rows as coded.
         unit_width: Columns of the smallest unit that is coded together (MCU), in pixels.
         unit_height: Its rows.
         restart_interval: Units between two restart markers; 0 without markers.
-        tile_lengths: Bytes between the markers, big-endian uint16 each, where the file says so.
+        tile_lengths: Bytes between the markers, big-endian uint16 each, if the file lists them.
     """
 
     frame_at: int
@@ -51,10 +51,10 @@ class Header(NamedTuple):
         width: Columns of pixels as stored, before any rotation.
         height: Rows of pixels as stored, before any rotation.
         orientation: The EXIF orientation, 1 .. 8; 1 is upright.
-        picture: What Pillow opened, its pixels not decoded; None for a JPEG.
+        picture: Pillow's image, not yet decoded; None for a JPEG.
         components: Values per pixel of a JPEG as stored.
         padding: Columns on the right of a JPEG's stored pixels that are not part of the image.
-        scan: How the pixels lie in a JPEG of which parts can be decoded, else None.
+        scan: Layout of a JPEG of which parts can be decoded, else None.
         overviews: Smaller copies in a JPEG: factor, offset and length in bytes of each.
     """
 
@@ -74,15 +74,9 @@ _SHORT = 3
 
 
 def read_orientation(block: bytes | memoryview) -> int:
-    """Read the orientation in an EXIF block (CIPA DC-008-2019, section 4.6.2).
+    """Read the orientation, 1 .. 8, in an EXIF block (CIPA DC-008-2019, section 4.6.2).
 
-    A block that makes no sense says nothing about the pixels, so it is upright, not an error.
-
-    Args:
-        block: The block from its byte-order mark on (``II*`` or ``MM*``).
-
-    Returns:
-        1 .. 8; 1 where there is none.
+    The block starts at its byte-order mark. An invalid block means 1, upright.
     """
     order = {b"II*\0": "<", b"MM\0*": ">"}.get(bytes(block[:4]))
     if order is None:
@@ -94,7 +88,7 @@ def read_orientation(block: bytes | memoryview) -> int:
             tag, kind, _, value = struct.unpack_from(f"{order}HHIH", block, entry)
             if tag == _ORIENTATION:
                 return value if kind == _SHORT and 1 <= value <= 8 else 1
-    except struct.error:  # the block ends before what it promises
+    except struct.error:  # truncated block
         return 1
     return 1
 
@@ -105,7 +99,7 @@ _START_OF_SCAN = 0xDA
 _END_OF_IMAGE = 0xD9
 _RESTART_INTERVAL = 0xDD
 _APP1 = 0xE1
-# Markers without a length behind them, fill bytes among them.
+# Markers without a length, and fill bytes.
 _NO_SEGMENT = frozenset(range(0xD0, 0xD8)) | {0x01, 0xFF, _END_OF_IMAGE}
 _TELLING = _START_OF_FRAME | {_APP1, _RESTART_INTERVAL, TILES_MARKER}
 
@@ -124,17 +118,10 @@ class _Found:
 
 
 def read_jpeg_header(data: bytes) -> Header:
-    """Read the segments of a JPEG up to the first scan (ITU-T T.81, annex B).
-
-    Args:
-        data: A file that begins with the marker of a JPEG.
-
-    Raises:
-        RecordError: The header is cut short or makes no sense.
-    """
+    """Read the segments of a JPEG up to the first scan (ITU-T T.81, annex B)."""
     found = _Found()
     at, size = 2, len(data)
-    # A photograph has some ten segments, of which few say how its pixels lie: no call for the rest.
+    # A photograph has some ten segments; calling a function only for the relevant ones is faster.
     while True:
         if at + 4 > size:
             raise RecordError("truncated JPEG: it ends within its header")
@@ -197,7 +184,7 @@ def _read_segment(found: _Found, data: bytes, marker: int, at: int, length: int)
 
 
 def _read_scan(found: _Found, data: bytes, scan_at: int, data_at: int) -> JpegScan | None:
-    """Locate the pixels of a baseline file of one scan; None for every other kind."""
+    """Return the layout of a baseline file of one scan; None for every other kind."""
     assert found.frame is not None
     _, height, width, components = found.frame
     # In a sequential file the first scan is the only one if it has all components.

@@ -1,9 +1,8 @@
-"""Decode JPEG bytes, all of them or those around a box; damage raises.
+"""Decode JPEG bytes, all or only around a box; raise on damage.
 
-A box takes less in three ways. TurboJPEG decodes a region of any baseline file. Where it is not
-there, the frame header's height is lowered, so that rows below are left out. A file whose restart
-markers stand at regular places gives the touched intervals alone, with the markers numbered anew:
-a smaller JPEG for the decoder of whole images.
+There are three ways to decode less. TurboJPEG decodes a region of any baseline file. Without
+TurboJPEG, a lower height in the frame header skips the rows below. With regular restart markers,
+the touched intervals alone form a smaller JPEG, with the markers renumbered.
 """
 
 from __future__ import annotations
@@ -27,38 +26,37 @@ from penstock.transforms.decode.image.turbojpeg import region_decoder
 Image = NDArray[np.uint8]
 
 _COLORSPACE = {"RGB": "RGB", "L": "GRAY", "RGBA": "RGBA"}
-# What simplejpeg says of files that are whole but that it cannot read.
+# Messages of simplejpeg about valid files that it cannot read.
 _REFUSALS = ("Could not determine subsampling", "Unsupported", "not supported", "not implemented")
-# What it says of markers among the pixels, of which a baseline file of one scan has none.
+# Its messages about markers among the pixels, which a baseline file of one scan cannot have.
 _STRAY_MARKERS = ("Unsupported marker type", "Unsupported JPEG process")
 _END_OF_IMAGE = b"\xff\xd9"
 _MARKER_BYTES = 2
 _EXTRANEOUS = re.compile(r"(\d+) extraneous bytes before marker 0xd9")
-# The interpolation of chroma looks one sample, which is two pixels, over the edge.
+# Chroma interpolation reads one sample, that is two pixels, beyond the edge.
 _CONTEXT = 2
-# Narrower images are interpolated in another way by libjpeg (jdsample.c).
+# libjpeg interpolates narrower images differently (jdsample.c).
 _LEAST_WIDTH = 8
 
 
 def decode_part(
     data: bytes, header: Header, mode: str, box: Box | None = None, factor: int = 1
 ) -> Part:
-    """Decode what a box needs, or everything; both sides smaller by a factor, rounded up.
+    """Decode a box or everything, with both sides divided by a factor, rounded up.
 
-    An overview of that factor in the file is taken; else the pixels are those of DCT scaling,
-    in which the decoder transforms the low frequencies alone (libjpeg's ``scale_denom``).
-    Whatever the decoder says of a part, the whole image decides whether the file is damaged:
-    it is decoded then, and what it forgives is forgiven.
+    The pixels come from an overview of that factor, or from DCT scaling, which transforms only the
+    low frequencies (libjpeg's ``scale_denom``). If the decoder complains about a part, the whole
+    image is decoded and decides whether the file is damaged.
 
     Args:
         data: The file.
         header: Its header.
         mode: ``RGB``, ``L`` or ``RGBA``.
-        box: A box of the whole image, in its own pixels; None for all of it.
+        box: A box in pixels of the full image; None for all of it.
         factor: 1, 2, 4 or 8.
 
     Returns:
-        The pixels, and the smaller column and row at which they begin.
+        The pixels, and the column and row of the smaller image at which they begin.
 
     Raises:
         RecordError: The file is damaged.
@@ -68,7 +66,7 @@ def decode_part(
         return decode_part(overview, read_jpeg_header(overview), mode, smaller)
     if box is not None and header.scan is not None:
         if factor > 1:
-            # Chroma is interpolated between smaller pixels, so its context is wider in whole ones.
+            # Chroma is interpolated between smaller pixels, so the context grows by the factor.
             context = 2 * factor
             box = (
                 max(0, box[0] - context),
@@ -82,7 +80,7 @@ def decode_part(
 
 
 def _overview(data: bytes, header: Header, factor: int) -> bytes | None:
-    """Find the smaller copy of a factor behind the image."""
+    """Return the smaller copy of a factor behind the image, if there is one."""
     for its_factor, offset, size_bytes in header.overviews:
         if its_factor == factor:
             overview = data[offset : offset + size_bytes]
@@ -95,11 +93,11 @@ def _overview(data: bytes, header: Header, factor: int) -> bytes | None:
 
 
 def _decode_around(data: bytes, scan: JpegScan, mode: str, box: Box, factor: int) -> Part | None:
-    """Decode a part; None where nothing is gained, and where the decoder complains."""
+    """Decode a part; return None if this saves nothing or the decoder complains."""
     regions = region_decoder()
     if regions is not None and not (scan.restart_interval and _grid(scan)):
         region = region_around(scan, box, factor)
-        # It stops below the region, and would not see that the file ends too early.
+        # The decoder stops below the region, so it would not notice a truncated file.
         if region is None or data.rfind(_END_OF_IMAGE, scan.data_at) < 0:
             return None
         found = regions.decode(data, mode, region, factor)
@@ -111,14 +109,14 @@ def _decode_around(data: bytes, scan: JpegScan, mode: str, box: Box, factor: int
     try:
         _decode_into(image, part.file, mode, factor)
     except ValueError as error:
-        # The first complaint is the one that is reported, so nothing hides behind this one.
+        # simplejpeg reports the first warning, so extraneous bytes hide no other.
         if part.exhaustive or not _EXTRANEOUS.search(str(error)):
             return None
     return image, part.left // factor, part.top // factor
 
 
 def decode_whole(data: bytes, header: Header, mode: str, *, factor: int = 1) -> Image:
-    """Decode everything, and leave out what pads the image."""
+    """Decode everything, and drop the padding."""
     image = _decode_stored(data, header, mode, factor)
     if not header.padding:
         return image
@@ -126,9 +124,9 @@ def decode_whole(data: bytes, header: Header, mode: str, *, factor: int = 1) -> 
 
 
 def _decode_stored(data: bytes, header: Header, mode: str, factor: int) -> Image:
-    """Decode strictly; what is only unusual goes to another library, what is damaged raises."""
+    """Decode strictly: unusual files go to Pillow, damaged files raise."""
     columns = header.width + header.padding
-    if header.components == 4 and mode == "L":  # CMYK has no grey of its own
+    if header.components == 4 and mode == "L":  # CMYK becomes grey by way of RGB
         return convert(_decode_stored(data, header, "RGB", factor), "L")
     image = _buffer(header.height, columns, mode, factor)
     try:
@@ -140,8 +138,8 @@ def _decode_stored(data: bytes, header: Header, mode: str, factor: int) -> Image
         cause = str(error)
         extraneous = _EXTRANEOUS.search(cause)
         if extraneous and int(extraneous[1]) <= max(64, len(data) // 64):
-            # Padding between the pixels and the end, which some cameras write. Much of it is
-            # something else: pixels that a damaged header hides.
+            # Some cameras write padding after the pixels. A larger number of bytes means that a
+            # damaged header hides pixels.
             return image
         stray = header.scan is not None and cause.startswith(_STRAY_MARKERS)
         if not stray and any(refusal in cause for refusal in _REFUSALS):
@@ -155,10 +153,10 @@ def _buffer(height: int, width: int, mode: str, factor: int) -> Image:
 
 
 def _decode_into(image: Image, data: bytes | bytearray, mode: str, factor: int) -> None:
-    """Decode into a buffer of `_buffer`."""
+    """Decode into an array of `_buffer`."""
     import simplejpeg
 
-    # The decoder takes the smallest scale that has as many pixels as this.
+    # The decoder picks the smallest scale with at least this many pixels.
     least = {"min_height": image.shape[0], "min_width": image.shape[1]} if factor > 1 else {}
     simplejpeg.decode_jpeg(data, _COLORSPACE[mode], buffer=image.reshape(-1), **least)
 
@@ -173,10 +171,10 @@ def _smaller(image: Image, shape: tuple[int, ...]) -> Image:
 
 
 def _decode_unusual(data: bytes, mode: str) -> Image:
-    """Decode with Pillow, which keeps silent about missing pixels, and find them all the same.
+    """Decode with Pillow, and detect missing pixels, which Pillow does not report.
 
-    Where the pixels end early, the decoder reads on into whatever comes before the end
-    marker. So bytes are put there: the pixels of a whole file do not change.
+    If the pixels end early, the decoder reads the bytes before the end marker. Extra bytes there
+    then change the pixels, but not in a complete file.
     """
     end = data.rfind(_END_OF_IMAGE)
     if end < 0:
@@ -195,10 +193,9 @@ class JpegPart(NamedTuple):
         file: The file.
         width: Its columns.
         height: Its rows.
-        left: Column of the whole image at which it begins.
-        top: Row of the whole image at which it begins.
-        exhaustive: All of its entropy data belongs to its pixels. Otherwise bytes are left
-            over, about which the decoder complains.
+        left: Its first column in the whole image.
+        top: Its first row in the whole image.
+        exhaustive: Whether its pixels use all entropy data; the decoder warns about extra bytes.
     """
 
     file: bytearray
@@ -210,31 +207,19 @@ class JpegPart(NamedTuple):
 
 
 def cut_part(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
-    """Cut out what a box needs.
+    """Cut out a box as a JPEG of its own.
 
-    Args:
-        data: The file.
-        scan: How its pixels lie.
-        box: The pixels that are wanted, within the image.
-
-    Returns:
-        The part; None where nothing is gained, or where the file is unlike what it says, so
-        that it is for the whole decoding to judge.
+    The result is None if this saves nothing, or if the file contradicts its own header; decoding
+    the whole image then reports the damage.
     """
     return _cut_tiles(data, scan, box) if scan.restart_interval else _cut_rows(data, scan, box)
 
 
 def region_around(scan: JpegScan, box: Box, factor: int) -> Box | None:
-    """Find the region that a decoder of regions has to decode for a box.
+    """Return the region to decode for a box, in pixels of the image shrunk by a factor.
 
-    Args:
-        scan: How the pixels lie.
-        box: The pixels that are wanted, within the image.
-        factor: By how much both sides are made smaller in decoding.
-
-    Returns:
-        In the smaller pixels, x_min at the border of a unit; None for all of them, and where
-        there are so few that nothing is gained.
+    x_min is at the border of a unit. The result is None to decode the whole image, also if it is
+    tiny.
     """
     width, height = -(-scan.width // factor), -(-scan.height // factor)
     if width < _LEAST_WIDTH:
@@ -245,8 +230,8 @@ def region_around(scan: JpegScan, box: Box, factor: int) -> Box | None:
     if right - left < _LEAST_WIDTH:
         left = max(0, right - _LEAST_WIDTH) // unit * unit
         right = min(width, max(right, left + _LEAST_WIDTH))
-    # The decoder knows the rows above and below itself. At the last ones it goes to the end, so
-    # that it sees how the file ends.
+    # The decoder adds the rows above and below itself. Close to the last row, decode to the end,
+    # so that the decoder checks the end of the file.
     top, bottom = box[1] // factor, -(-box[3] // factor)
     if bottom + _CONTEXT >= height:
         bottom = height
@@ -255,7 +240,7 @@ def region_around(scan: JpegScan, box: Box, factor: int) -> Box | None:
 
 
 def _grid(scan: JpegScan) -> tuple[int, int] | None:
-    """Tiles in a row of them, and rows of units in a tile."""
+    """Return tiles in a row of tiles, and rows of units in a tile."""
     units, interval = -(-scan.width // scan.unit_width), scan.restart_interval
     if units % interval == 0:
         return units // interval, 1
@@ -263,7 +248,7 @@ def _grid(scan: JpegScan) -> tuple[int, int] | None:
 
 
 def _cut_rows(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
-    """Lower the height that the frame header says."""
+    """Lower the height in the frame header."""
     height = box[3] + _CONTEXT
     if height >= scan.height:
         return None
@@ -295,8 +280,8 @@ def _cut_tiles(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
         return None
 
     touched = np.s_[first_row : last_row + 1, first_column : last_column + 1]
-    # In each row of tiles those that are wanted lie in one piece, from behind one marker to
-    # behind another.
+    # In each row of tiles, the touched tiles are contiguous, from the end of one marker to the
+    # end of another.
     first, last = first_row * columns, last_row * columns + 1
     before = bounds[first + first_column : last + first_column : columns]
     behind = bounds[first + last_column + 1 : last + last_column + 1 : columns]
@@ -307,7 +292,7 @@ def _cut_tiles(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
         for i, j in zip(before.tolist(), behind.tolist(), strict=True)
     ]
     part = bytearray().join(pieces)
-    # How far each piece is from where it was.
+    # Offset of each piece in the part minus its offset in the file.
     moved = np.add.accumulate(behind - before)
     moved -= behind
     moved += scan.data_at - _MARKER_BYTES
@@ -321,14 +306,14 @@ def _cut_tiles(data: bytes, scan: JpegScan, box: Box) -> JpegPart | None:
 
 
 def _tiles(start: int, stop: int, size: int, count: int) -> tuple[int, int]:
-    """First and last tile that the pixels `start` .. `stop` - 1 and their context touch."""
+    """Return first and last tile that touch the pixels `start` .. `stop` - 1 and their context."""
     return max(0, start - _CONTEXT) // size, min(count - 1, (stop + _CONTEXT - 1) // size)
 
 
 def _bounds(data: bytes, scan: JpegScan, count: int) -> NDArray[np.int64] | None:
-    """Offsets of the markers between `count` intervals, int64 [count + 1].
+    """Return the offsets of the markers around `count` intervals, int64 [count + 1].
 
-    The first one, where there is no marker, is before the data; the last one ends the image.
+    The first offset is virtual, before the data; the last is the end of the image.
     """
     bounds = np.empty(count + 1, np.int64)
     bounds[0] = scan.data_at - _MARKER_BYTES
@@ -346,11 +331,7 @@ def _bounds(data: bytes, scan: JpegScan, count: int) -> NDArray[np.int64] | None
 
 
 def _restart_markers(count: int) -> NDArray[np.uint16]:
-    """The markers behind the first `count` intervals, as they lie in a file.
-
-    Returns:
-        Little-endian uint16 [count], read-only.
-    """
+    """Return the first `count` restart markers, little-endian uint16 [count], read-only."""
     return _many_restart_markers(1 << count.bit_length())[:count]
 
 
@@ -364,18 +345,12 @@ def _many_restart_markers(count: int) -> NDArray[np.uint16]:
 def _renumber(
     part: bytearray, at: NDArray[np.int64], numbers: NDArray[np.uint16], *, ends: bool
 ) -> bool:
-    """Number the markers at `at` from 0 on, and end the image with the last of them.
+    """Renumber the markers at `at` from 0, and turn the last one into the end of the image.
 
-    Args:
-        part: A JPEG, whose last marker is the last of its bytes.
-        at: Where the markers are, int64 [rows, columns].
-        numbers: What they are to be, uint16 [rows, columns].
-        ends: Whether the last one ends the image already.
-
-    Returns:
-        Whether they are what they are to be. If they are not, nothing is changed.
+    Return False, and change nothing, if the markers are not the expected `numbers`. With `ends`,
+    the last marker is already the end of the image.
     """
-    # Two bytes from every byte on: a marker is read, compared and written as one number.
+    # Overlapping pairs of bytes, so that a marker is read and written as one number.
     pairs = np.ndarray((len(part) - 1,), "<u2", part, strides=(1,))
     expected = numbers.tobytes()
     if ends:

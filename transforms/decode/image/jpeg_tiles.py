@@ -1,13 +1,13 @@
-"""Tiled JPEG: an ordinary baseline file whose restart markers cut it into tiles of one size.
+"""Write tiled JPEG: a baseline file that restart markers cut into tiles of one size.
 
-A restart marker ends a byte and resets all prediction (ITU-T T.81, section F.1.1.5), so the
-data between two of them can be decoded alone. A table in an application segment says how long
-the tiles are, and how wide the image is: it is padded on the right to whole tiles.
+A restart marker ends a byte and resets all prediction (ITU-T T.81, section F.1.1.5), so the data
+between two markers can be decoded alone. An application segment lists the lengths of the tiles
+and the width of the image, which is padded on the right to whole tiles.
 
-Behind the end of the file there may be overviews, smaller copies of the image, each a JPEG of its
-own: decoding a large photograph for a small crop costs its entropy data, whatever the scale of the
-pixels, and a smaller copy has less of it. Another segment tells where they are. A reader that
-does not know the segments sees the padding, and stops before the overviews.
+Overviews may follow the file: smaller copies of the image, each a JPEG. Decoding a large
+photograph for a small crop reads all its entropy data at any scale; a smaller copy has less.
+Another segment lists their offsets. Other readers ignore both segments: they show the padding and
+stop before the overviews.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.core.sample import RecordError
 
 TILES_MARKER = 0xE9
 TILE_WIDTH = 64
-# Those of DCT scaling (libjpeg-turbo's fast ones), so that the sizes are the same in both ways.
+# Fast factors of libjpeg-turbo's DCT scaling, so that both ways give the same sizes.
 FACTORS = (2, 4, 8)
 _TILES = b"Penstock tiles\0"
 _OVERVIEWS = b"Penstock overviews\0"
@@ -34,7 +34,7 @@ _CHECKSUM = struct.Struct(">I")
 _MOST_LENGTHS = (0xFFFF - 2 - len(_TILES) - _FIXED.size - _CHECKSUM.size) // 2
 
 Overview = tuple[int, int, int]
-"""Factor by which both sides are smaller (rounded up), offset in the file, length in bytes."""
+"""Factor by which both sides shrink (rounded up), offset in the file, length in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class TileTable:
     Attributes:
         width: Columns of the image without the padding.
         height: Rows of the image.
-        lengths: Bytes of each tile, big-endian uint16; None where a scan has to find them.
+        lengths: Bytes of each tile, big-endian uint16; None if the reader has to find the markers.
     """
 
     width: int
@@ -53,14 +53,7 @@ class TileTable:
 
 
 def read_table(body: bytes) -> TileTable | None:
-    """Read the table of tiles from a segment's body.
-
-    Returns:
-        The table; None for another segment.
-
-    Raises:
-        RecordError: The segment is damaged.
-    """
+    """Read the table of tiles from a segment's body; return None for another segment."""
     fields = _checked(body, _TILES, "tiles")
     if fields is None:
         return None
@@ -73,25 +66,19 @@ def read_table(body: bytes) -> TileTable | None:
 
 
 def read_overviews(body: bytes) -> tuple[Overview, ...] | None:
-    """Read where the overviews are from a segment's body; raises and returns like `read_table`."""
+    """Read the table of overviews from a segment's body, like `read_table`."""
     fields = _checked(body, _OVERVIEWS, "overviews")
     return None if fields is None else tuple(_ENTRY.iter_unpack(fields))
 
 
 def write_tiled(image: NDArray[np.uint8], *, quality: int, overviews: bool = False) -> bytes:
-    """Encode an image in tiles of 64 columns and one row of units (4:2:0, or grey).
+    """Encode an image as JPEG in tiles of 64 columns and one row of units (4:2:0, or grey).
 
     Args:
         image: uint8 [H, W, 3], RGB, or [H, W, 1], grey.
         quality: libjpeg's quality, 1 .. 100.
-        overviews: Put smaller copies behind it, tiled themselves, for decoding at a scale: half,
-            a quarter and an eighth of its size, those that have a tile's columns and rows.
-
-    Returns:
-        The file.
-
-    Raises:
-        ValueError: The image is larger than a JPEG can be.
+        overviews: Append tiled copies at 1/2, 1/4 and 1/8 of the size, down to 64 pixels a
+            side, for decoding at a scale.
     """
     import cv2
 
@@ -101,7 +88,7 @@ def write_tiled(image: NDArray[np.uint8], *, quality: int, overviews: bool = Fal
     for factor in FACTORS if overviews else ():
         size = -(-height // factor), -(-width // factor)
         if min(size) >= TILE_WIDTH:
-            # Each of the smaller pixels stands for as many whole ones, the last ones too.
+            # Pad, so that each smaller pixel is the mean of equally many pixels.
             padding = 0, size[0] * factor - height, 0, size[1] * factor - width
             padded = cv2.copyMakeBorder(image, *padding, cv2.BORDER_REPLICATE)
             small = cv2.resize(padded, size[::-1], interpolation=cv2.INTER_AREA)
@@ -118,14 +105,14 @@ def write_tiled(image: NDArray[np.uint8], *, quality: int, overviews: bool = Fal
 
 
 def _segment(name: bytes, fields: bytes) -> bytes:
-    """An application segment with a name before the fields and a checksum behind them."""
+    """Return an application segment: a name, the fields and a checksum."""
     body = name + fields
     body += _CHECKSUM.pack(zlib.crc32(body))
     return struct.pack(">BBH", 0xFF, TILES_MARKER, len(body) + 2) + body
 
 
 def _checked(body: bytes, name: bytes, what: str) -> bytes | None:
-    """Return the fields in a body of `_segment`; None where it has another name."""
+    """Return the fields in a body of `_segment`; None for another name."""
     if not body.startswith(name):
         return None
     end = len(body) - _CHECKSUM.size
@@ -168,7 +155,7 @@ def _table(width: int, height: int, ends: NDArray[np.int64], data_at: int) -> by
 
 
 def _data_offset(data: bytes) -> int:
-    """Find where the entropy data of a file of our own begins, behind its segments."""
+    """Return the offset of the entropy data in a file of `write_tiled`."""
     at = 2
     while True:
         marker, length = data[at + 1], int.from_bytes(data[at + 2 : at + 4], "big")
@@ -178,15 +165,11 @@ def _data_offset(data: bytes) -> int:
 
 
 def find_ends(data: bytes, data_at: int) -> NDArray[np.int64] | None:
-    """Find the markers that end the intervals, by looking at every byte.
-
-    Args:
-        data: The file.
-        data_at: Where its entropy data begins.
+    """Find the markers that end the intervals, by searching all bytes.
 
     Returns:
-        int64 [n], the offset of the marker behind each interval, the end of the image included;
-        None where other markers come first or the restart markers are not numbered in turn.
+        Offset of the marker behind each interval, int64 [n], including the end of the image.
+        None if other markers come first, or the restart markers are misnumbered.
     """
     values = np.frombuffer(data, np.uint8)
     at = np.flatnonzero(values[data_at:-1] == 0xFF) + data_at

@@ -1,4 +1,4 @@
-"""Decode masks: PNG files or arrays whose values, or colours, are class ids; those of boxes."""
+"""Decode masks: PNG files or arrays of class ids or colours, and the masks of boxes."""
 
 from __future__ import annotations
 
@@ -20,20 +20,19 @@ _ROUNDING = 0.02
 
 
 def decode_mask(data: Any, *, colours: Colours | None, max_pixels: int) -> NDArray[np.integer]:
-    """The class ids of a mask.
+    """Return the class ids of a mask.
 
     Args:
-        data: A PNG: grey of up to 16 bits, or a palette, whose *indices* are the ids; RGB with
-            `colours`. Or an array: ids, integer [H, W], or with `colours` uint8 [H, W, 3] too.
-        colours: Class id by colour of RGB masks, and of arrays and greys of 8 bits if there are
-            any.
+        data: A PNG: grey of up to 16 bits, a palette, whose *indices* are the ids, or RGB with
+            `colours`. Or an array: ids, integer [H, W], or uint8 [H, W, 3] with `colours`.
+        colours: Class id by colour; applies to RGB, to 8-bit grey, and to arrays.
         max_pixels: Larger masks are refused.
 
     Returns:
-        uint8 or uint16 [H, W], a new array; ids in an array are passed on.
+        uint8 or uint16 [H, W], a new array; an array of ids passes as it is.
 
     Raises:
-        RecordError: It is no such file, damaged, too large, or a colour has no id; one line.
+        RecordError: The mask is damaged, too large or of another kind, or a colour is unknown.
     """
     if isinstance(data, np.ndarray):
         if colours and data.dtype == np.uint8 and data.shape[2:] == (3,):
@@ -97,16 +96,13 @@ def _by_colour(rgb: NDArray[np.uint8], colours: Colours | None) -> NDArray[np.in
 
 
 def check_stated_size(stated: Any, shape: Sequence[int], *, scaled: bool, orientation: str) -> None:
-    """Compare the size of an image that label files state with the decoded image.
+    """Raise `RecordError` if an image differs from the size in its annotations.
 
     Args:
-        stated: Width and height, [2]; 0: unknown.
+        stated: Width and height, [2]; 0 if unknown.
         shape: Height and width of the image.
-        scaled: Places are shares of the image, so only a turned image falsifies them.
-        orientation: Of the decoder: ``apply`` or ``ignore``.
-
-    Raises:
-        RecordError: The sizes differ.
+        scaled: Whether annotations are shares of the image, which only a rotation invalidates.
+        orientation: The decoder's: ``apply`` or ``ignore``.
     """
     (width, height), (stated_width, stated_height) = shape[1::-1], map(int, stated)
     if not stated_width or (width, height) == (stated_width, stated_height):
@@ -155,23 +151,15 @@ def rows_of(values: Any, count: int) -> NDArray[np.float32]:
 
 
 def _alike(first: int, second: int) -> bool:
-    """Return whether two products of sides differ by rounding alone."""
+    """Return whether two products of sides differ only by rounding."""
     return abs(first - second) <= _ROUNDING * max(first, second)
 
 
 def decode_box_masks(encoded: Any, shape: Sequence[int]) -> NDArray[np.uint8]:
-    """Decode the masks of an image's boxes.
+    """Decode the masks of an image's boxes to uint8 [N, H, W], 1 inside the object.
 
-    Args:
-        encoded: For each box a text ``height,width,counts``, run lengths as COCO compresses
-            them; or what is decoded.
-        shape: Height and width of the image.
-
-    Returns:
-        uint8 [N, H, W], 1 where the object is.
-
-    Raises:
-        RecordError: One is damaged, or of another size.
+    Each is a text ``height,width,counts`` with COCO's compressed run lengths. Decoded arrays pass.
+    Raises `RecordError` if a mask is damaged or of another size.
     """
     if isinstance(encoded, np.ndarray):
         return encoded
@@ -191,9 +179,9 @@ def decode_box_masks(encoded: Any, shape: Sequence[int]) -> NDArray[np.uint8]:
 
 
 def _fill_runs(mask: NDArray[np.uint8], counts: bytes) -> None:
-    """Fill in runs of COCO's: column by column, of nothing first, in characters of 5 bits each.
+    """Fill a mask from COCO's run lengths: column by column, background first, 5 bits a character.
 
-    From the third on, a run is told by what it is longer than the one before the last: see
+    From the third run on, the file stores the difference to the run before the last; see
     ``rleFrString`` in COCO's ``maskApi.c``.
     """
     runs: list[int] = []

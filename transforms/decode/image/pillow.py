@@ -1,7 +1,7 @@
-"""Images that are no JPEG, read by Pillow; what it keeps silent about is checked here.
+"""Decode images with Pillow, and check for damage that Pillow ignores.
 
-Against OpenCV a PNG takes 6 % longer, WebP and TIFF 13 %. For that every format it knows is read
-as it is meant: palettes, alpha, grey of any depth.
+Pillow takes 6 % longer than OpenCV for PNG, 13 % for WebP and TIFF, but handles palettes, alpha
+and grey of any depth correctly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from penstock.transforms.decode.image.pixels import upright
 if TYPE_CHECKING:
     from PIL.Image import Image as Picture
 
-# Pillow's module and name of each format, by ours.
+# Pillow's module and format name.
 _PLUGINS = {
     "AVIF": ("AvifImagePlugin", "AVIF"),
     "BMP": ("BmpImagePlugin", "BMP"),
@@ -36,17 +36,13 @@ _PLUGINS = {
     "TIFF": ("TiffImagePlugin", "TIFF"),
     "WebP": ("WebPImagePlugin", "WEBP"),
 }
-_MOST_WEBP_PIXELS = 1 << 28  # of the formats here it alone looks at Pillow's limit when opened
+_MOST_WEBP_PIXELS = 1 << 28  # only the WebP plugin checks Pillow's limit when it opens a file
 _WIDTH, _HEIGHT, _ORIENTATION = 256, 257, 274
-_PLACES = (273, 279), (324, 325)  # offsets and sizes, of strips and of tiles
+_PLACES = (273, 279), (324, 325)  # (offsets, sizes) of strips and of tiles
 
 
 def open_header(data: bytes, format_name: str) -> Header:
-    """Open a file, and check that it is whole as far as its header shows it.
-
-    Raises:
-        RecordError: The file is cut short or damaged, or of a kind that Pillow does not read.
-    """
+    """Open a file, and check that it is complete, as far as its header shows."""
     if format_name == "PNG":
         return _png_header(data)
     if format_name == "WebP":
@@ -63,12 +59,9 @@ def open_header(data: bytes, format_name: str) -> Header:
 
 
 def open_picture(data: bytes, format_name: str) -> Picture:
-    """Open a file of a known format; its pixels are decoded later.
+    """Open a file of a known format without decoding its pixels.
 
-    `Image.open` would ask every format in turn, and has a limit of its own.
-
-    Raises:
-        RecordError: It is damaged, or of a kind that Pillow does not read.
+    `Image.open` would try every format in turn, and has its own size limit.
     """
     from PIL import Image
 
@@ -79,13 +72,13 @@ def open_picture(data: bytes, format_name: str) -> Picture:
         try:
             picture = Image.OPEN[name][0](io.BytesIO(data), "")
         except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-            _allow(_MOST_WEBP_PIXELS)  # ours is the next to look at its size
+            _allow(_MOST_WEBP_PIXELS)  # check_size comes next
             picture = Image.OPEN[name][0](io.BytesIO(data), "")
         return picture
 
 
 def _allow(pixels: int) -> None:
-    """Let Pillow's own limit give way to `max_pixels`, which has allowed this image."""
+    """Raise Pillow's size limit for an image that `max_pixels` allows."""
     from PIL import Image
 
     if Image.MAX_IMAGE_PIXELS is not None and Image.MAX_IMAGE_PIXELS < pixels:
@@ -94,10 +87,10 @@ def _allow(pixels: int) -> None:
 
 @contextmanager
 def damage_told(format_name: str) -> Iterator[None]:
-    """Raise whatever Pillow raises about a file as a ValueError of one line."""
+    """Turn Pillow's exceptions about a file into a `RecordError` of one line."""
     try:
         yield
-    except Exception as error:  # it depends on the format, and on what is damaged
+    except Exception as error:  # the class depends on format and damage
         if isinstance(error, ImportError) or is_trouble(error):
             raise
         cause = " ".join(str(error).split()) or type(error).__name__
@@ -105,13 +98,10 @@ def damage_told(format_name: str) -> Iterator[None]:
 
 
 def check_png(data: bytes) -> int:
-    """Check that every chunk of a PNG is whole (PNG specification, third edition, section 5).
+    """Check all chunks of a PNG (PNG specification, third edition, section 5).
 
     Returns:
         The EXIF orientation, 1 .. 8.
-
-    Raises:
-        RecordError: The file is cut short, or a checksum does not agree.
     """
     view = memoryview(data)
     orientation = 1
@@ -135,15 +125,14 @@ def check_png(data: bytes) -> int:
 
 
 def _png_header(data: bytes) -> Header:
-    """Check the chunks before Pillow sees them.
+    """Check the chunks before Pillow opens the file.
 
-    It takes damaged ones that zlib does not notice, and finds an orientation only by decoding
-    the pixels.
+    Pillow accepts damage that zlib does not notice, and finds the orientation only after decoding.
     """
     orientation = check_png(data)
     picture = open_picture(data, "PNG")
     depth, transparent = data[24], picture.info.get("transparency")
-    # It makes pixels 8 bits deep, but not the colour that they are compared with.
+    # Pillow converts pixels to 8 bits, but not the transparent colour.
     if picture.mode == "L" and transparent is not None:
         picture.info["transparency"] = transparent * 255 // ((1 << depth) - 1)
     elif picture.mode == "RGB" and transparent is not None and depth == 16:
@@ -152,7 +141,7 @@ def _png_header(data: bytes) -> Header:
 
 
 def _tiff_header(data: bytes, picture: Any) -> Header:
-    """Read the first directory's size and orientation; every strip or tile has to be there."""
+    """Read size and orientation from the first directory; check that every strip or tile exists."""
     tags = picture.tag_v2
     for offsets, sizes in _PLACES:
         pairs = zip(tags.get(offsets, ()), tags.get(sizes, ()), strict=False)
@@ -162,23 +151,16 @@ def _tiff_header(data: bytes, picture: Any) -> Header:
     orientation = tags.get(_ORIENTATION, 1)
     if orientation not in range(1, 9):
         orientation = 1
-    # Pillow turns a TIFF where it decodes it, by this one, which it would also take from elsewhere.
+    # Pillow rotates a TIFF in load() by this tag, and would also read it from other places.
     picture.getexif()[_ORIENTATION] = orientation
     return Header("TIFF", tags[_WIDTH], tags[_HEIGHT], orientation, picture)
 
 
 def decode_picture(header: Header, *, alpha: bool) -> NDArray[np.uint8]:
-    """Decode all pixels as they are stored, the first image of several.
+    """Decode all pixels of a file's first image, as stored.
 
-    Args:
-        header: Of `open_header`.
-        alpha: Keep what is transparent; otherwise the colours are as if nothing were.
-
-    Returns:
-        uint8 [H, W, C]: grey, RGB or RGBA; only read.
-
-    Raises:
-        RecordError: It is damaged, or has more than 16 bits.
+    The result is uint8 [H, W, C], grey, RGB or RGBA, and may be read-only. Without `alpha`,
+    transparency is dropped. Raises `RecordError` for damage and more than 16 bits per value.
     """
     picture, name = header.picture, header.format
     assert picture is not None
@@ -200,7 +182,7 @@ def decode_picture(header: Header, *, alpha: bool) -> NDArray[np.uint8]:
 
 
 def _converted(picture: Picture, *, alpha: bool) -> NDArray[Any]:
-    """Grey or colours, with alpha if that is wanted and there is some."""
+    """Return grey or colours, with alpha if wanted and present."""
     mode, transparent = picture.mode, picture.info.get("transparency")
     if not alpha or (transparent is None and "A" not in mode.upper()):
         if mode in ("LA", "La"):

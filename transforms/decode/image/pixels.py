@@ -1,4 +1,4 @@
-"""Turn pixels into the mode that is wanted, upright."""
+"""Convert pixels to a mode, and rotate them upright."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _COLOURS = {1: "GRAY", 3: "RGB", 4: "RGBA"}  # OpenCV's names, by channels
 
 
 def is_pixels(image: Any) -> bool:
-    """Whether an image is an array, and no file."""
+    """Return whether an image is an array, not a file."""
     return isinstance(image, np.ndarray)
 
 
 def convert(image: Image, mode: str) -> Image:
-    """Turn uint8 [H, W, C] of grey, RGB or RGBA into `mode`; itself where it has that."""
+    """Convert uint8 [H, W, C] in grey, RGB or RGBA to `mode`; copy only if the mode differs."""
     stored, wanted = _COLOURS[image.shape[2]], _COLOURS[CHANNELS[mode]]
     if stored == wanted:
         return image
@@ -32,7 +32,7 @@ def convert(image: Image, mode: str) -> Image:
 
 
 def upright(image: Image, orientation: int) -> Image:
-    """Turn and mirror an image by its EXIF orientation, 2 .. 8."""
+    """Rotate and mirror an image by its EXIF orientation, 2 .. 8."""
     if orientation >= 5:
         image = image.transpose(1, 0, 2)
     if orientation in (3, 4, 7, 8):
@@ -43,7 +43,7 @@ def upright(image: Image, orientation: int) -> Image:
 
 
 def check_array(image: NDArray[Any]) -> None:
-    """Refuse what is no decoded image, uint8 [H, W, C] in grey, RGB or RGBA."""
+    """Refuse arrays other than uint8 [H, W, C] in grey, RGB or RGBA."""
     if image.dtype.str != "|u1" or image.ndim != 3 or image.shape[2] not in CHANNELS.values():
         raise RecordError(
             f"an image of {image.dtype} {list(image.shape)}; expected a file, or uint8 [H, W, C] "
@@ -54,16 +54,10 @@ def check_array(image: NDArray[Any]) -> None:
 
 
 def array_around(image: Image, mode: str, box: Box | None) -> tuple[Image, int, int]:
-    """The pixels of a box, or all, of a decoded image; and the column and row they begin at.
+    """Return a box of an image in a mode, and the column and row at which the box begins.
 
-    Args:
-        image: uint8 [H, W, C] in grey, RGB or RGBA.
-        mode: What it is turned into.
-        box: The box within the image; None for all of it.
-
-    Returns:
-        A view of `image` where nothing has to be changed. One in one piece, which whoever comes
-        next could take for an array of its own, is a copy if `image` may not be written to.
+    The result is a view if the mode fits. A contiguous read-only view is copied, since later steps
+    may write to contiguous arrays.
     """
     left, top = (box[0], box[1]) if box is not None else (0, 0)
     if box is not None:

@@ -1,9 +1,8 @@
-"""Regions of a JPEG by TurboJPEG 3 (libjpeg-turbo), where this machine has it.
+"""Decode regions of a JPEG by TurboJPEG 3 (libjpeg-turbo), if it is installed.
 
-Of the rows above a region it reads the entropy data and nothing else, of the columns beside it too,
-and the rows below it does not touch. Its C functions are called by ctypes, which releases the
-GIL. Pixels are those of the whole image: what is interpolated at the region's edges is decoded,
-too.
+For rows above the region and columns beside it, TurboJPEG only reads the entropy data; it skips
+the rows below. Decoding releases the GIL. Pixels equal the pixels of the whole image, because
+TurboJPEG also decodes the context for interpolation at the region's edges.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-# Where it may lie: in what `pip install turbojpeg` brings, in this environment (conda), in the
-# machine's own folders, in those of libjpeg-turbo's own packages.
+# Places of the library: the wheel of `pip install turbojpeg`, this environment (conda), the
+# system's folders, the folders of libjpeg-turbo's own packages.
 _WHEEL = "turbojpeg"
 _WHEEL_FOLDERS = ("turbojpeg.libs", ".dylibs", "turbojpeg.dylibs")
 _FILES = {"darwin": "libturbojpeg.0.dylib"}
 _FOLDERS = ("/opt/libjpeg-turbo/lib64", "/opt/libjpeg-turbo/lib", "/opt/homebrew/lib")
 
-# Of turbojpeg.h.
+# Constants of turbojpeg.h.
 _DECOMPRESS = 1
 _STOP_ON_WARNING = 0
 _FORMATS = {"RGB": 0, "L": 6, "RGBA": 7}
@@ -55,22 +54,16 @@ _SIGNATURES = {
 
 
 class RegionDecoder:
-    """Decodes regions; every thread has an instance of the decoder to itself.
-
-    Args:
-        path: The shared library.
+    """Decode regions; every thread has its own instance of the C decoder.
 
     Raises:
-        OSError: It cannot be loaded.
-        AttributeError: It is older than TurboJPEG 3.
-
-    Attributes:
-        path: The shared library.
+        OSError: The library cannot be loaded.
+        AttributeError: The library is older than TurboJPEG 3.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        # Short calls keep the GIL: to give it away and wait for it takes longer than they do.
+        # Short calls keep the GIL, since releasing it takes longer than the calls.
         self._library = ctypes.PyDLL(path)
         _declare(self._library)
         self._decompress = _declare(ctypes.CDLL(path)).tj3Decompress8
@@ -79,25 +72,15 @@ class RegionDecoder:
     def decode(
         self, data: bytes, mode: str, box: tuple[int, int, int, int], factor: int = 1
     ) -> NDArray[np.uint8] | None:
-        """Decode a region.
+        """Decode a region of a baseline JPEG of one scan, uint8 [h, w, C].
 
-        Args:
-            data: A baseline JPEG of one scan.
-            mode: ``RGB``, ``L`` or ``RGBA``.
-            box: x_min, y_min, x_max, y_max, in pixels of the image made smaller; x_min at the
-                border of an MCU.
-            factor: By how much both sides are smaller: 1, 2, 4 or 8.
-
-        Returns:
-            uint8 [h, w, C]; None where the decoder complained, of whatever it was.
-
-        Raises:
-            ValueError: The box holds no pixel.
+        The box is in pixels of the image shrunk by a factor of 1, 2, 4 or 8, with x_min at the
+        border of an MCU. The result is None if the decoder reports any error or warning.
         """
         decoder = self._mine()
         x_min, y_min, x_max, y_max = box
         width, height = x_max - x_min, y_max - y_min
-        if width < 1 or height < 1:  # to the library 0 is all that there is
+        if width < 1 or height < 1:  # to the library, 0 means everything
             raise ValueError(f"region {box}, expected at least one pixel")
         channels = 1 if mode == "L" else len(mode)
         image = np.empty((height, width, channels), np.uint8)
@@ -111,7 +94,7 @@ class RegionDecoder:
             )
         )
         if failed:
-            # Some versions stay amid the file whose header they could not read.
+            # Some versions keep reading a file after an error in its header.
             self._threads.instance = None
             return None
         return image
@@ -131,7 +114,7 @@ def _declare(library: ctypes.CDLL) -> ctypes.CDLL:
 
 
 class _Instance:
-    """An instance of the decoder, given back with the thread that it belongs to."""
+    """An instance of the C decoder, destroyed with its thread."""
 
     def __init__(self, library: ctypes.CDLL) -> None:
         self._destroy = library.tj3Destroy
@@ -147,7 +130,7 @@ class _Instance:
 
 @functools.cache
 def region_decoder() -> RegionDecoder | None:
-    """The first library that can be loaded and gives the right pixels; None without one."""
+    """Return a decoder with the first library that loads and decodes correctly, or None."""
     for path in _paths():
         try:
             decoder = RegionDecoder(path)
@@ -171,7 +154,7 @@ def _paths() -> Iterator[str]:
 
 
 def _is_right(decoder: RegionDecoder) -> bool:
-    """Whether it gives the pixels of the decoder that decodes whole images."""
+    """Return whether a decoder gives the same pixels as simplejpeg."""
     import simplejpeg
 
     pixels = (np.arange(48 * 80 * 3, dtype=np.uint32) * 2654435761 >> 24).astype(np.uint8)

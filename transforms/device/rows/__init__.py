@@ -1,1 +1,1 @@
-"""Draw numbers for the rows of a batch, and change the rows where they are."""
+"""Draw numbers for the rows of a batch, and change the rows on their device."""

@@ -1,4 +1,4 @@
-"""Change the rows of a batch, whatever its layout and wherever it is; join steps that do so."""
+"""Change the rows of a batch in any layout and on any device; join such steps."""
 
 from __future__ import annotations
 
@@ -19,20 +19,19 @@ if TYPE_CHECKING:
     import torch
 
 _FIXED = ("boxes", "keypoints")
-_MOST_PIXEL_BYTES = 512  # channels of bytes that OpenCV mirrors
-_PIECE_BYTES = 2 << 20  # what a change wrote is near the core when the next one reads it
+_MOST_PIXEL_BYTES = 512  # limit of OpenCV's flip, in bytes a pixel
+_PIECE_BYTES = 2 << 20  # small enough that the next change reads from the cache
 
 
 @dataclass(frozen=True, slots=True)
 class RowChange:
-    """A step's change of the rows of a batch, the same in NumPy and in torch.
+    """A step's change of a batch's rows, the same in NumPy and in torch.
 
-    The first two functions take some rows and which of the batch these are, and leave what they
-    are given as it is.
+    Both functions take rows and their slice of the batch, and do not change their input.
 
     Attributes:
-        pixels: Takes uint8 [n, H, W, C] in ordinary memory, and gives the like.
-        tensors: Takes [n, H, W, ...] of any type on any device, and gives the like.
+        pixels: Maps uint8 [n, H, W, C] on the CPU to new rows.
+        tensors: Maps [n, H, W, ...] of any type on any device to new rows.
     """
 
     pixels: Callable[[NDArray[np.uint8], slice], NDArray[np.uint8]]
@@ -40,11 +39,11 @@ class RowChange:
 
 
 class RowStep(ABC):
-    """A batch transform that changes ``image`` and ``mask`` row by row, and nothing else."""
+    """A batch transform that only changes ``image`` and ``mask``, row by row."""
 
     @abstractmethod
     def row_change(self, batch: Batch) -> RowChange | None:
-        """Say what it does to the rows of this batch; None: nothing."""
+        """Return the change of this batch's rows, or None."""
 
     def __call__(self, batch: Batch) -> Batch:
         """Change every row.
@@ -53,22 +52,14 @@ class RowStep(ABC):
             batch: With ``image`` uint8 [B, H, W, C] or float [B, C, H, W], perhaps ``mask``
                 [B, H, W], or lists of these without B; ``epoch`` and ``position`` int64 [B].
 
-        Returns:
-            The batch with new images and masks.
-
         Raises:
-            ValueError: The batch holds boxes or keypoints, which would have to move too, or the
-                step cannot be done to images of this size.
+            ValueError: The batch has boxes or keypoints, or images are too small.
         """
         return RowSteps([self])(batch)
 
 
 def refuse_fixed_fields(batch: Batch, step: str) -> None:
-    """Refuse a batch with fields that moved pixels would leave where they are.
-
-    Raises:
-        ValueError: The batch holds boxes or keypoints.
-    """
+    """Raise ValueError if a batch has boxes or keypoints, which the step does not move."""
     for field in _FIXED:
         if field in batch:
             raise ValueError(
@@ -79,13 +70,7 @@ def refuse_fixed_fields(batch: Batch, step: str) -> None:
 
 
 def changed_rows(batch: Batch, changes: Sequence[RowChange]) -> Batch:
-    """Change ``image`` and ``mask`` of a batch alike.
-
-    Args:
-        batch: With ``image`` uint8 [B, H, W, C] or, normalised already, float [B, C, H, W]; a
-            list of images of differing sizes works too.
-        changes: Applied in order.
-    """
+    """Apply changes to ``image`` and ``mask`` of a batch, in order."""
     if not changes:
         return batch
     fields = [field for field in ("image", "mask") if field in batch]
@@ -99,7 +84,7 @@ def _changed(value: Any, changes: Sequence[RowChange]) -> Any:
 
 
 def _in_layout(image: torch.Tensor, changes: Sequence[RowChange], first: int) -> torch.Tensor:
-    """Changes of an image with its channels last, which are put back where they were."""
+    """Apply changes with the channels last, and restore the layout."""
     if image.is_floating_point() and image.ndim == 4:
         last = image.permute(0, 2, 3, 1)
         return _applied(last, changes, first).permute(0, 3, 1, 2)
@@ -107,7 +92,7 @@ def _in_layout(image: torch.Tensor, changes: Sequence[RowChange], first: int) ->
 
 
 def _applied(image: torch.Tensor, changes: Sequence[RowChange], first: int) -> torch.Tensor:
-    """Changes of [n, H, W, ...], the rows of a batch from `first` on."""
+    """Apply changes to [n, H, W, ...], the rows of a batch from `first` on."""
     if not on_cpu(image):
         for change in changes:
             image = change.tensors(image, slice(first, first + len(image)))
@@ -135,10 +120,10 @@ def _applied(image: torch.Tensor, changes: Sequence[RowChange], first: int) -> t
 
 
 def on_cpu(image: torch.Tensor) -> bool:
-    """Whether NumPy and OpenCV can work on [B, H, W, ...]: it lies in ordinary memory.
+    """Return whether NumPy and OpenCV can process [B, H, W, ...].
 
-    They are faster there, and compute in the thread that calls them: torch would start threads
-    of its own for each worker.
+    They are faster than torch on the CPU, and compute in the calling thread; torch would start
+    threads of its own in each worker.
     """
     if image.device.type != "cpu" or not all(image.shape):
         return False
@@ -146,10 +131,9 @@ def on_cpu(image: torch.Tensor) -> bool:
 
 
 def _bytes_of(image: torch.Tensor) -> NDArray[np.uint8]:
-    """The bytes of the pixels of [B, H, W, ...], uint8 [B, H, W, C], in one piece.
+    """Return the bytes of the pixels of [B, H, W, ...], contiguous uint8 [B, H, W, C].
 
-    Every operation of torch gives up the interpreter's lock, so images that are bytes in one
-    piece already take none.
+    Contiguous bytes need no torch operation, each of which would release the GIL.
     """
     import torch
 
@@ -160,27 +144,23 @@ def _bytes_of(image: torch.Tensor) -> NDArray[np.uint8]:
 
 
 class RowSteps:
-    """Several steps as one batch transform, which takes the pixels through all of them at once.
-
-    Args:
-        steps: Applied in order.
-    """
+    """Several row steps as one batch transform, which applies all of them to a piece at once."""
 
     def __init__(self, steps: Sequence[RowStep]) -> None:
         self.steps = tuple(steps)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Apply all steps; raises what they raise."""
+        """Apply all steps."""
         return changed_rows(batch, self._changes(batch))
 
     def _changes(self, batch: Batch) -> list[RowChange]:
-        """Ask the steps what they do to a batch's rows, without those that do nothing."""
+        """Return the changes of all steps that change this batch."""
         changes = [step.row_change(batch) for step in self.steps]
         return [change for change in changes if change is not None]
 
 
 def joined_steps(transforms: Sequence[BatchTransform]) -> list[BatchTransform]:
-    """Join neighbours that change rows into `RowSteps`; one that is called in its own way stays."""
+    """Join neighbouring row steps into `RowSteps`, except steps with a `__call__` of their own."""
     joined: list[Any] = []
     for by_row, run in groupby(transforms, lambda step: type(step).__call__ is RowStep.__call__):
         steps: list[Any] = list(run)

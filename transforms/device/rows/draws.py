@@ -1,4 +1,4 @@
-"""Draw numbers for the rows of a batch by position, where the batch is."""
+"""Draw numbers for the rows of a batch by position, on their device."""
 
 from __future__ import annotations
 
@@ -17,14 +17,10 @@ _BITS = 23
 
 
 def row_words(batch: Batch, key: int) -> Any:
-    """Compute a random word for each row, int64 [B], where the batch is.
-
-    Returns:
-        A tensor on the device of the batch; in ordinary memory a NumPy array, of which each
-        operation costs a third.
+    """Return a random word for each row, int64 [B]; on the CPU a NumPy array, which is faster.
 
     Raises:
-        ValueError: The batch lacks the fields that the draws follow from.
+        ValueError: The batch lacks ``epoch`` or ``position``.
     """
     for field in ("epoch", "position"):
         if field not in batch:
@@ -36,29 +32,20 @@ def row_words(batch: Batch, key: int) -> Any:
     if positions.device.type == "cpu":
         epochs = epochs.numpy()
         if (epochs == epochs[:1]).all():
-            epochs = epochs[:1]  # one for all rows: half of the work
+            epochs = epochs[:1]  # equal in all rows: half of the work
         return words_at(key, epochs, positions.numpy())
     return words_at(key, epochs, positions)
 
 
 def uniforms(batch: Batch, key: int, count: int) -> Any:
-    """Draw numbers between 0 and 1 for each row, independent of one another.
+    """Draw `count` independent numbers between 0 and 1 for each row, float32 [count, B].
 
-    The row's word (see `core.rng.words_at`) starts a sequence of SplitMix64, of whose
-    words each gives two numbers of 23 bits: (k + 1/2) / 2^23, which float32 holds exactly on
-    every device, and which is never 0 or 1.
+    The row's word (see `core.rng.words_at`) starts a sequence of SplitMix64. Each word of the
+    sequence gives two numbers of 23 bits, (k + 1/2) / 2^23. float32 represents them exactly on
+    every device, and they are never 0 or 1.
 
-    Args:
-        batch: With ``epoch`` and ``position``, int64 [B].
-        key: What `core.rng.batch_key` gave for the step.
-        count: How many numbers.
-
-    Returns:
-        float32 [count, B] on the device of the batch; in ordinary memory a NumPy array, whose
-        functions give an element the same bits wherever in an array it stands.
-
-    Raises:
-        ValueError: The batch lacks the fields that the draws follow from.
+    The result is a tensor on the device of the batch. On the CPU it is a NumPy array, whose
+    functions return the same bits for an element at any place of an array.
     """
     starts, numbers = row_words(batch, key), (count + 1) // 2
     if isinstance(starts, np.ndarray):
@@ -73,29 +60,21 @@ def uniforms(batch: Batch, key: int, count: int) -> Any:
 
 
 def row_by_row(image: torch.Tensor) -> bool:
-    """Whether a batch's rows are best changed one after the other: it lies in ordinary memory.
+    """Return whether to change a batch's rows one by one: on the CPU.
 
-    The core's own cache then holds a row through all of the arithmetic, what need not be
-    computed is not, and nothing can depend on a row's neighbours.
+    The cache then holds a row through all arithmetic, unchanged rows cost nothing, and no row can
+    depend on its neighbours.
     """
     return image.device.type == "cpu"
 
 
 def symmetric_beta(first: Any, second: Any, alpha: float) -> Any:
-    """Draw from Beta(alpha, alpha), each from two uniforms, without rejection.
+    """Draw from Beta(alpha, alpha), float64 [n], each from two uniforms, without rejection.
 
-    A variate of Student's t by Bailey's polar method ("Polar generation of random variates with
-    the t-distribution", Mathematics of Computation 62, 1994) with 2 alpha degrees of freedom,
-    which t / sqrt(2 alpha + t^2) turns into a symmetric beta variate on -1 .. 1 (Devroye,
-    "Random variate generation in one line of code", WSC 1996).
-
-    Args:
-        first: Uniforms of `uniforms`, float32 [n].
-        second: Others, float32 [n].
-        alpha: 0.05 .. 1000.
-
-    Returns:
-        float64 [n] of the same kind, 0 .. 1.
+    Bailey's polar method ("Polar generation of random variates with the t-distribution",
+    Mathematics of Computation 62, 1994) gives a variate t of Student's distribution with 2 alpha
+    degrees of freedom. t / sqrt(2 alpha + t^2) is a symmetric beta variate on -1 .. 1 (Devroye,
+    "Random variate generation in one line of code", WSC 1996). `alpha` is 0.05 .. 1000.
     """
     if isinstance(first, np.ndarray):
         first, cosine = first.astype(np.float64), np.cos(2 * math.pi * second.astype(np.float64))

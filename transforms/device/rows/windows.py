@@ -1,4 +1,4 @@
-"""Draw windows for the rows of a batch, and resize what lies in them to one size."""
+"""Draw windows for the rows of a batch, and resize their content to one size."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Windows:
         left: First column.
         height: Rows.
         width: Columns.
-        found: bool [n]; False where no try fitted, and height and width are 0.
+        found: bool [n]; False if no try fitted, and then height and width are 0.
     """
 
     top: torch.Tensor
@@ -35,13 +35,13 @@ class Windows:
     found: torch.Tensor
 
     def edges(self) -> list[list[int]]:
-        """Top, left, height and width of each."""
+        """Return top, left, height and width of each window."""
         import torch
 
         return torch.stack([self.top, self.left, self.height, self.width], 1).tolist()
 
     def inside(self, image_height: int, image_width: int) -> torch.Tensor:
-        """Which pixels of the image lie within, bool [n, image_height, image_width]."""
+        """Return which pixels are inside, bool [n, image_height, image_width]."""
         down = _between(self.top, self.height, image_height)
         across = _between(self.left, self.width, image_width)
         return down[:, :, None] & across[:, None]
@@ -62,10 +62,10 @@ def drawn_windows(
     scale: tuple[float, float],
     ratio: tuple[float, float],
 ) -> Windows:
-    """Draw for each row the first of `TRIES` windows that lies within the image, at a random place.
+    """Draw for each row the first of `TRIES` windows that fits into the image, at a random place.
 
-    Source: Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6, as torchvision
-    draws them: the area is uniform, and so is the logarithm of the ratio.
+    Source: Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6. As in
+    torchvision, the area and the logarithm of the ratio are uniform.
 
     Args:
         draws: Uniforms, float32 [DRAWS, n], of `transforms.device.rows.draws.uniforms`.
@@ -83,7 +83,7 @@ def drawn_windows(
     fits = (widths <= image_width) & (heights <= image_height) & (widths > 0) & (heights > 0)
     first = fits & (fits.cumsum(0) == 1)
     width, height = (widths * first).sum(0), (heights * first).sum(0)
-    # Whole numbers below 2^24 and draws below 1: the products stay below what they may reach.
+    # Whole numbers below 2^24 times draws below 1 stay below the limit after rounding.
     top = draws[-2] * (image_height - height + 1) // 1
     left = draws[-1] * (image_width - width + 1) // 1
     found = fits.any(0)
@@ -92,11 +92,7 @@ def drawn_windows(
 
 
 def checked_range(value: Any, name: str, *, least: float, most: float) -> tuple[float, float]:
-    """Check that two numbers are in order and within bounds.
-
-    Raises:
-        ValueError: They are not.
-    """
+    """Return two numbers as a range; raise ValueError if unordered or out of bounds."""
     if len(value) != 2 or not least <= value[0] <= value[1] <= most:
         raise ValueError(
             f"{name} is {list(value)}, expected [least, largest] within {least:g} .. {most:g}"
@@ -105,16 +101,10 @@ def checked_range(value: Any, name: str, *, least: float, most: float) -> tuple[
 
 
 def resized_image(image: torch.Tensor, windows: Windows, size: tuple[int, int]) -> torch.Tensor:
-    """Resize each row's window, interpolated linearly; pixels outside of the window play no part.
+    """Resize each row's window with linear interpolation, without pixels outside the window.
 
-    Args:
-        image: uint8 [n, H, W, C] or float [n, C, H, W].
-        windows: Of n rows.
-        size: Height and width of the result.
-
-    Returns:
-        The same layout and type, of `size`. In ordinary memory bytes are resized by OpenCV,
-        which may round to the neighbouring value where a device does not.
+    The image is uint8 [n, H, W, C] or float [n, C, H, W]. On the CPU OpenCV resizes bytes, and may
+    round differently by 1.
     """
     import torch
 
@@ -139,7 +129,7 @@ def _resized_on_cpu(image: torch.Tensor, windows: Windows, size: tuple[int, int]
 
 
 def _sampled(planes: torch.Tensor, windows: Windows, size: tuple[int, int]) -> torch.Tensor:
-    """Linear interpolation in [n, C, H, W]."""
+    """Interpolate windows of [n, C, H, W] linearly."""
     import torch
     from torch.nn import functional
 
@@ -152,7 +142,7 @@ def _sampled(planes: torch.Tensor, windows: Windows, size: tuple[int, int]) -> t
 
 
 def _centres(start: Any, length: Any, size: int, whole: int) -> torch.Tensor:
-    """Place the pixels of the result, from -1 to 1 over the image, float [n, size]."""
+    """Return places of the result's pixels, from -1 to 1 over the image, float [n, size]."""
     import torch
 
     places = torch.arange(size, device=start.device) + 0.5
@@ -162,7 +152,7 @@ def _centres(start: Any, length: Any, size: int, whole: int) -> torch.Tensor:
 
 
 def resized_mask(mask: torch.Tensor, windows: Windows, size: tuple[int, int]) -> torch.Tensor:
-    """Each row's window of [n, H, W], of the nearest pixels, [n, *size]."""
+    """Resize each row's window of [n, H, W] by nearest pixels, to [n, *size]."""
     import torch
 
     rows = torch.arange(len(mask), device=mask.device)[:, None, None]
@@ -179,12 +169,9 @@ def _nearest(start: torch.Tensor, length: torch.Tensor, size: int) -> torch.Tens
 
 
 def moved_boxes(batch: Batch, windows: Windows, size: tuple[int, int]) -> Batch:
-    """Cut ``boxes`` and the fields that belong to them at the windows' edges, in the new pixels.
+    """Move ``boxes`` to the new pixels, cut them at the windows' edges, and drop empty ones.
 
-    Args:
-        batch: ``boxes``, a list of n float [N, 4], xyxy; ``box_*``, lists of n [N, ...].
-        windows: Of n rows.
-        size: Height and width of the result.
+    ``boxes`` is a list of n float [N, 4], xyxy; ``box_*`` are lists of n [N, ...].
     """
     import torch
 
@@ -202,13 +189,7 @@ def moved_boxes(batch: Batch, windows: Windows, size: tuple[int, int]) -> Batch:
 
 
 def moved_keypoints(keypoints: Any, windows: Windows, size: tuple[int, int]) -> Any:
-    """Move points to the new pixels; those outside of the window get visibility 0.
-
-    Args:
-        keypoints: float [n, K, 3], or a list of n [K, 3]: x, y, visibility.
-        windows: Of n rows.
-        size: Height and width of the result.
-    """
+    """Move points (x, y, visibility) to the new pixels; points outside get visibility 0."""
     import torch
 
     moved = []
@@ -226,7 +207,7 @@ def moved_keypoints(keypoints: Any, windows: Windows, size: tuple[int, int]) -> 
 def _placing(
     windows: Windows, row: int, size: tuple[int, int], like: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Left and top of a row's window, and by what x and y grow, in the type of `like`."""
+    """Return left and top of a row's window, and the factors of x and y, in the type of `like`."""
     import torch
 
     start = torch.stack([windows.left[row], windows.top[row]]).to(like.dtype)
