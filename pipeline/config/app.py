@@ -7,16 +7,24 @@ import pkgutil
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from string import Template
 from typing import Any, NoReturn
 
 import hydra
 import yaml
 from hydra.core.config_store import ConfigStore
+from omegaconf import OmegaConf
 
 from penstock.core.user_errors import Problem, in_one_line, nearest
-from penstock.pipeline.config.compose import choose, configure, prepare, settings_of
+from penstock.pipeline.config.compose import (
+    choose,
+    compose_texts,
+    configure,
+    prepare,
+    settings_of,
+)
 from penstock.pipeline.config.errors import ConfigError, tell
-from penstock.pipeline.config.options import CONF, search_in
+from penstock.pipeline.config.options import CONF, groups, options_of, search_in
 from penstock.pipeline.config.overrides import read_overrides
 from penstock.pipeline.config.sweep import JOB, run_job, sweep
 
@@ -77,7 +85,8 @@ def run_command(
         overrides = rewrite(overrides)
         prepare(overrides)
         if flags.help or flags.shell_completion:
-            return _by_hydra(command, flags, overrides)
+            print_help(overrides, command) if flags.help else _complete(overrides)
+            return 0
         if flags.multirun:
             sweep(overrides)
             return 0
@@ -97,22 +106,28 @@ def run_command(
         return FAILED
 
 
-def _by_hydra(command: str | None, flags: argparse.Namespace, overrides: list[str]) -> int:
-    """Let Hydra print its help, or complete a command line."""
-    if flags.help:
-        settings = settings_of(command)
-        typed, problems = read_overrides(overrides, command=command, settings=tuple(settings)[1:])
-        _, groups = choose([each for each in typed if each.group], problems)
-        if problems:
-            raise ConfigError(problems)
-        overrides = [each.hydra for each in (*groups, *typed) if each in groups or not each.group]
-        if command is not None:
-            ConfigStore.instance().store(command, {command: settings}, "command", "_global_")
-            overrides.insert(0, f"+command={command}")
-    sys.argv[1:] = ["--help" if flags.help else "--shell-completion", *overrides]
-    with suppress(SystemExit):  # by which Hydra ends after its help
+def _complete(overrides: list[str]) -> None:
+    """Let Hydra complete a command line, or install its completion."""
+    sys.argv[1:] = ["--shell-completion", *overrides]
+    with suppress(SystemExit):
         hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run_job)()
-    return 0
+
+
+def print_help(overrides: list[str], command: str | None) -> None:
+    """Print the template of Hydra's help; Hydra itself takes seconds to list the groups."""
+    settings = settings_of(command)
+    typed, problems = read_overrides(overrides, command=command, settings=tuple(settings)[1:])
+    _, chosen = choose([each for each in typed if each.group], problems)
+    if problems:
+        raise ConfigError(problems)
+    texts = [each.hydra for each in (*chosen, *typed) if each in chosen or not each.group]
+    if command is not None:
+        ConfigStore.instance().store(command, {command: settings}, "command", "_global_")
+        texts.insert(0, f"+command={command}")
+    config = compose_texts(texts, with_hydra=True)
+    shown = Template(config.pop("hydra").help.template)
+    listed = "".join(f"{group}: {', '.join(options_of(group))}\n" for group in groups())
+    print(shown.substitute(APP_CONFIG_GROUPS=listed, CONFIG=OmegaConf.to_yaml(config)))
 
 
 def take_apart(argv: Sequence[str]) -> tuple[argparse.Namespace, list[str]]:
