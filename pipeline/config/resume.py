@@ -14,6 +14,7 @@ from penstock.pipeline.config.interpolation import plain
 from penstock.pipeline.config.options import STACK_OF
 from penstock.pipeline.config.overrides import Typed
 from penstock.pipeline.config.places import PRESETS, watching
+from penstock.pipeline.config.resolve import resolve
 from penstock.pipeline.config.saved import CHECKPOINTS, leaves, read_saved, variables_of
 from penstock.pipeline.config.values import given
 
@@ -88,12 +89,14 @@ def _choose_again(
     composed, _ = choose(choices, [])
     for each in values:
         set_value(composed, each)
-    now, then = (leaves(plain(each)[0]) for each in (composed, config))
-    typed = {each.key for each in values}
+    typed, plainly = {each.key for each in values}, plain(composed)[0]
+    resolve(plainly, typed | {each.key for each in choices})
+    now, then = leaves(plainly), leaves(plain(config)[0])
     for each in choices:
         group, place = each.group, STACK_OF.get(each.group, each.key)
         nodes = {name: {"_target_": f"{group}/{name}"} for name in each.options}
-        if group == "logger" or (group == "callback" and watching({group: nodes}) == nodes):
+        harmless = group == "logger" or watching({"callback": nodes}) == nodes
+        if nodes and group in ("logger", "callback") and harmless:
             for name, node in nodes.items():
                 OmegaConf.update(config, f"{group}.{name}", node, merge=True, force_add=True)
         elif group in ("loader", "dataset/cache"):
@@ -102,9 +105,12 @@ def _choose_again(
         elif group in PRESETS:
             yield Problem(group, f"a resumed run keeps its preset; leave {each.text} away")
         else:
-            below = [key for key in now if f"{key}.".startswith(f"{place}.") and key not in typed]
-            for key in [key for key in below if now[key] != then.get(key)][:1]:
-                what = f"{key} would be {given(now[key])}, the run has {given(then.get(key))}"
+            # Values that the option lacks are defaults, but components that it lacks are others.
+            others = (key for key in then if key.endswith("._target_"))
+            keys = [*now, *(key for key in others if not then[key].startswith("settings/"))]
+            below = [key for key in keys if f"{key}.".startswith(f"{place}.") and key not in typed]
+            for key in [key for key in below if now.get(key) != then.get(key)][:1]:
+                what = f"{key} would be {given(now.get(key))}, the run has {given(then.get(key))}"
                 yield Problem(group, f"{what}; leave {each.text} away")
 
 

@@ -119,9 +119,24 @@ def test_the_runs_own_command_line_resumes_it(run_dir):
 
 
 @pytest.mark.parametrize(
+    "typed",
+    ["task=detection dataset=lmdb", "augment=none callback=ema", "dataset=stream", "task=multi",
+     "dataset=mix dataset.sources.a.dataset=lmdb dataset.sources.b.dataset=zip",
+     "dataset/cache=ram loader=threads logger=tensorboard callback=[profile,ema]"],
+)  # fmt: skip
+def test_the_same_options_make_the_same_config(typed, tmp_path):
+    make_run(tmp_path, typed.split())
+    config = compose([*typed.split(), f"trainer.resume={tmp_path}"])
+    config["trainer"]["resume"] = None
+    assert config == saved_in(tmp_path)
+
+
+@pytest.mark.parametrize(
     ("typed", "key", "left_out"),
     [(["sampler=random", "augment.image_size=48"], "sampler", "sampler=random"),
-     (["sampler=weighted", "augment=imagenet"], "augment", "augment=imagenet")],
+     (["sampler=weighted", "augment=imagenet"], "augment", "augment=imagenet"),
+     (["augment=as_is"], "augment", "augment=as_is"), (["logger=null"], "logger", "logger=null"),
+     (["~scheduler"], "scheduler", "~scheduler")],
 )  # fmt: skip
 def test_options_of_another_run_are_refused(typed, key, left_out, run_dir):
     [[found, message]] = problems_of([*typed, f"trainer.resume={run_dir}"]).items()

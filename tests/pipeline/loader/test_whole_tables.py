@@ -259,6 +259,8 @@ def test_tables_with_images_or_lists_are_read_row_by_row(tmp_path):
     pq.write_table(pa.table({"x": [1.0] * 4, "list": [[1, 2]] * 4}), tmp_path / "t.parquet")
     lists = ParquetStorage(str(tmp_path / "t.parquet"))
     assert lists.fields == () and lists.take(np.zeros(0, np.int64), ["x", "list"]) is None
+    assert lists.take(np.zeros(0, np.int64), ["list"]) is None
+    assert lists.take(np.arange(4), ["x"])["x"].tolist() == [1.0] * 4
 
 
 @pytest.fixture
