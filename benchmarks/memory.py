@@ -28,8 +28,7 @@ ROOT = Path(__file__).resolve().parents[1]
 TIMEOUT_S = 600
 WAYS = {
     "threads": [],
-    "forkserver": ["loader.engine=processes", "loader.multiprocessing_context=forkserver"],
-    "spawn": ["loader.engine=processes", "loader.multiprocessing_context=spawn"],
+    "processes": ["loader.engine=processes"],
 }
 
 

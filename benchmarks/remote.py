@@ -111,7 +111,6 @@ def _prepared(scratch: Path, arguments: argparse.Namespace) -> dict[str, Path]:
 def _ours(url: str, shards: Path, *more: str) -> dict[str, float]:
     # Libraries are imported before the clock starts, as the others' are.
     import cv2  # noqa: F401
-    import loky  # noqa: F401
     import torch  # noqa: F401
 
     from penstock import build_loader, compose

@@ -202,7 +202,6 @@ def engines(workers: int) -> dict[str, list[str]]:
         f"{workers} threads in 1 process": [
             "loader=processes",
             f"loader.num_workers={workers}",
-            "loader.processes=1",
         ],
         f"torch engine, {workers} workers": ["loader=torch", f"loader.num_workers={workers}"],
     }

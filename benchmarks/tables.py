@@ -101,7 +101,7 @@ def ways_of(folder: Path, count: int, batch_size: int, workers: int) -> dict[str
         path = folder / f"rows.{form}"
         ways[f"ours, {form}, inline"] = ours(path, batch_size, "loader=inline")
         ways[f"ours, {form}, {workers} threads"] = ours(path, batch_size, *threads)
-        one = ["loader=processes", f"loader.num_workers={workers}", "loader.processes=1"]
+        one = ["loader=processes", f"loader.num_workers={workers}"]
         ways[f"ours, {form}, {workers} threads in 1 process"] = ours(path, batch_size, *one)
     return ways
 

@@ -1,19 +1,19 @@
-"""Turn samples into columns and columns into tensors: what all collates share."""
+"""Turn samples into columns and columns into arrays: the functions that all collates share.
+
+The loader makes tensors of the arrays, so that workers need not import torch.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from numbers import Integral, Real
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import Sample
-
-if TYPE_CHECKING:
-    import torch
 
 _SEVERAL_OBJECTS = (
     "an image shows several objects, such as faces, and keypoints are of one; crop each object to "
@@ -65,26 +65,25 @@ def to_array(value: Any) -> np.ndarray:
     return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
 
 
-def from_values(values: list[Any]) -> torch.Tensor | list[Any]:
-    """Make a tensor [B] of a column of numbers; another column stays the list that it is.
+def from_values(values: list[Any]) -> NDArray[Any] | list[Any]:
+    """Make an array [B] of a column of numbers; another column stays the list that it is.
 
     Returns:
         bool, int64 or float32; arrays and tensors without axes count as numbers.
     """
-    import torch
-
     types = set(map(type, values))
     if types == {int}:  # the usual column, without a look at each value
-        return torch.tensor(values, dtype=torch.int64)
+        return np.array(values, np.int64)
     if types == {str}:
         return values
     plain = [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]
     if all(isinstance(value, (bool, np.bool_)) for value in plain):
-        return torch.tensor(plain, dtype=torch.bool)
+        return np.array(plain, np.bool_)
     if all(isinstance(value, Integral) for value in plain):
-        return torch.tensor(plain, dtype=torch.int64)
+        return np.array(plain, np.int64)
     if all(isinstance(value, Real) for value in plain):
-        return torch.tensor(plain, dtype=torch.float32)
+        with np.errstate(over="ignore"):
+            return np.array(plain, np.float64).astype(np.float32)
     return values
 
 
@@ -95,15 +94,15 @@ def from_arrays(
     *,
     remedy: str = "an augmentation step such as a resize, or use collate=pad or collate=list",
     allocate: Callable[[int], Any] | None = None,
-) -> torch.Tensor:
-    """Arrays of one shape and type in one tensor [B, ...], each copied once.
+) -> NDArray[Any]:
+    """Stack arrays of one shape and type in one array [B, ...], each copied once.
 
     Args:
         field: The field's name, for the message.
         values: Arrays or tensors.
         keys: Keys of the samples, for the message.
         remedy: By what shapes that differ are made equal, for the message.
-        allocate: Gives writable memory of so many bytes for the tensor; None: its own.
+        allocate: Gives writable memory of so many bytes for the array; None: its own.
 
     Raises:
         ValueError: Shapes or types differ.
@@ -112,8 +111,7 @@ def from_arrays(
     remedy = _SEVERAL_OBJECTS if field == "keypoints" else f"make them equal with {remedy}"
     refuse_unlike(f"collate: {field!r}", arrays, keys, remedy=remedy)
     stacked = empty((len(arrays), *arrays[0].shape), arrays[0].dtype, allocate=allocate)
-    rows = stacked.numpy()
-    for row, array in zip(rows, arrays, strict=True):
+    for row, array in zip(stacked, arrays, strict=True):
         row[...] = array
     return stacked
 
@@ -150,8 +148,8 @@ def largest_arrays(columns: Mapping[str, list[Any]]) -> str | None:
     return max(sizes, key=sizes.__getitem__, default=None)
 
 
-def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> torch.Tensor | None:
-    """The memory that the images of a batch were written to, as a tensor.
+def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
+    """The memory that the images of a batch were written to.
 
     Args:
         images: The images. Those that are not in their row are copied there.
@@ -161,8 +159,6 @@ def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> torch.Tensor | None
         uint8 [B, H, W, C], in the memory of `rows`; None where that cannot be: an image is of
         another shape or type, there are fewer images than rows, or one lies in another's row.
     """
-    import torch
-
     if len(images) != len(rows):
         return None
     shape, row_bytes = rows.shape[1:], rows.strides[0]
@@ -179,14 +175,14 @@ def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> torch.Tensor | None
             return None
     for row in elsewhere:
         rows[row] = images[row]
-    return torch.from_numpy(rows)
+    return rows
 
 
-def from_column(values: np.ndarray) -> torch.Tensor:
-    """A column as the tensor that its values would make one by one.
+def from_column(values: np.ndarray) -> NDArray[Any]:
+    """A column as the array that its values would make one by one.
 
     Args:
-        values: Arrays [B, ...], whose memory the tensor takes over; or numbers [B], which are
+        values: Arrays [B, ...], whose memory the result takes over; or numbers [B], which are
             copied.
 
     Returns:
@@ -195,18 +191,12 @@ def from_column(values: np.ndarray) -> torch.Tensor:
     Raises:
         ValueError: torch has no such type.
     """
-    import torch
-
     if values.ndim > 1:
-        native = values.astype(values.dtype.newbyteorder("="), copy=False)
-        try:
-            return torch.from_numpy(native)
-        except TypeError:
-            raise ValueError(_no_type(values.dtype)) from None
+        return values.astype(_native(values.dtype), copy=False)
     if values.dtype.kind == "f":
         with np.errstate(over="ignore"):
-            return torch.from_numpy(values.astype(np.float32))
-    return torch.from_numpy(values.astype(np.bool_ if values.dtype.kind == "b" else np.int64))
+            return values.astype(np.float32)
+    return values.astype(np.bool_ if values.dtype.kind == "b" else np.int64)
 
 
 def empty(
@@ -214,27 +204,23 @@ def empty(
     dtype: np.dtype[Any],
     *,
     allocate: Callable[[int], Any] | None = None,
-) -> torch.Tensor:
-    """An uninitialised tensor of a NumPy type; `allocate` gives its memory, if it needs any.
+) -> NDArray[Any]:
+    """An uninitialised array; `allocate` gives its memory, if it needs any.
 
     Raises:
         ValueError: torch has no such type.
     """
-    import torch
-
-    native, count = dtype.newbyteorder("="), math.prod(shape)
-    try:
-        if allocate is None or not count:
-            return torch.from_numpy(np.empty(shape, native))
-        torch.from_numpy(np.empty(0, native))  # before memory is asked for
-        memory = np.frombuffer(allocate(count * native.itemsize), native, count)
-        return torch.from_numpy(memory.reshape(shape))
-    except TypeError:
-        raise ValueError(_no_type(dtype)) from None
+    native, count = _native(dtype), math.prod(shape)
+    if allocate is None or not count:
+        return np.empty(shape, native)
+    return np.frombuffer(allocate(count * native.itemsize), native, count).reshape(shape)
 
 
-def _no_type(dtype: np.dtype[Any]) -> str:
-    return f"collate: torch has no type for {dtype} arrays"
+def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    """The type in the machine's byte order; ValueError if torch has no such type."""
+    if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
+        raise ValueError(f"collate: torch has no type for {dtype} arrays")
+    return dtype.newbyteorder("=")
 
 
 def batch_keys(columns: dict[str, list[Any]], size: int) -> list[str]:
@@ -256,7 +242,7 @@ def padded(
     size_of: Callable[[int], int],
     fill: float,
     remedy: str,
-) -> dict[str, torch.Tensor]:
+) -> dict[str, NDArray[Any]]:
     """Arrays filled up to a common length, their lengths, and where there is data.
 
     Args:
@@ -276,21 +262,19 @@ def padded(
     Raises:
         ValueError: Other axes differ, or the types do.
     """
-    import torch
-
     arrays = [to_array(value) for value in values]
     first = arrays[0]
     remedy = f"only the first {axes} axes may differ, {remedy}"
     refuse_unlike(f"{name}: {field!r}", arrays, keys, free_axes=axes, remedy=remedy)
-    lengths = torch.tensor([array.shape[:axes] for array in arrays], dtype=torch.int64)
-    sizes = tuple(size_of(int(longest)) for longest in lengths.amax(0))
+    lengths = np.array([array.shape[:axes] for array in arrays], np.int64)
+    sizes = tuple(size_of(int(longest)) for longest in lengths.max(0))
     filled = empty((len(arrays), *sizes, *first.shape[axes:]), first.dtype)
-    filled.fill_(fill)
-    mask = torch.zeros((len(arrays), *sizes), dtype=torch.bool)
-    _copy_rows(filled.numpy(), mask.numpy(), arrays, axes)
+    filled.fill(fill)
+    mask = np.zeros((len(arrays), *sizes), np.bool_)
+    _copy_rows(filled, mask, arrays, axes)
     return {
         field: filled,
-        f"{field}{LENGTHS}": lengths[:, 0].clone() if axes == 1 else lengths,
+        f"{field}{LENGTHS}": lengths[:, 0].copy() if axes == 1 else lengths,
         f"{field}{MASK}": mask,
     }
 
@@ -320,5 +304,5 @@ def count_padding(batch: dict[str, Any]) -> tuple[int, int]:
         if name != field and f"{field}{LENGTHS}" in batch:
             lengths = batch[f"{field}{LENGTHS}"]
             real += int((lengths.prod(1) if lengths.ndim > 1 else lengths).sum())
-            total += value.numel()
+            total += math.prod(value.shape)
     return real, total

@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 
-from penstock.pipeline.loader.engines.worker import PRELOADED
-
 SMALL = {"object_store_memory": 200 << 20, "include_dashboard": False}
 _SETTINGS = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_worker_niceness": "0",
-    "RAY_preload_python_modules": ",".join(PRELOADED),  # many actors are started
+    "RAY_preload_python_modules": "penstock.pipeline.loader.executors.ray,torch,cv2",
 }
 
 

@@ -310,7 +310,7 @@ os.register_at_fork(after_in_child=_forbid_in_fork)
 def _refuse_in_fork(url: str, pid: int) -> Client:
     raise RemoteError(
         f"{url}: this process was forked from one that had read from there, whose connections it "
-        f"cannot use; type loader.multiprocessing_context=forkserver"
+        f"cannot use; start it by multiprocessing's spawn"
     )
 
 

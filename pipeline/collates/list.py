@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from penstock.core.registry import register
 from penstock.core.sample import Batch, Sample
 from penstock.pipeline.collating import (
@@ -39,8 +41,6 @@ class ListCollate:
         Raises:
             ValueError: Shapes of a stacked field differ, or a sample lacks a field.
         """
-        import torch
-
         columns = to_columns(samples)
         keys = batch_keys(columns, len(samples))
         batch: Batch = {}
@@ -55,5 +55,5 @@ class ListCollate:
                 batch[field] = from_arrays(field, values, keys, remedy=remedy)
             else:
                 # Copied: a batch never shares memory with a sample.
-                batch[field] = [torch.tensor(to_array(value)) for value in values]
+                batch[field] = [np.array(to_array(value)) for value in values]
         return batch

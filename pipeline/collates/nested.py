@@ -115,7 +115,7 @@ class NestedCollate:
             else:
                 return {name: from_values(values)}
         if rule == "list":
-            return {name: [_tensors(value) for value in values]}
+            return {name: [_copied(value) for value in values]}
         arrays = [_array(value, path, rule, key) for value, key in zip(values, keys, strict=True)]
         if rule == "stack":
             remedy = (
@@ -135,8 +135,6 @@ class NestedCollate:
     def _edges(
         self, parts: Sequence[Any], name: str, path: str, keys: Sequence[str]
     ) -> dict[str, Any]:
-        import torch
-
         counts = np.array(
             [self._nodes(part, path, key) for part, key in zip(parts, keys, strict=True)], np.int64
         )
@@ -159,9 +157,9 @@ class NestedCollate:
         offsets = np.cumsum(counts) - counts
         raised = [ends + offset for ends, offset in zip(edges, offsets.tolist(), strict=True)]
         return {
-            name: torch.from_numpy(np.concatenate(raised, axis=1)),
-            _GRAPH: torch.from_numpy(np.repeat(np.arange(len(parts)), counts)),
-            _COUNT: torch.from_numpy(counts),
+            name: np.concatenate(raised, axis=1),
+            _GRAPH: np.repeat(np.arange(len(parts)), counts),
+            _COUNT: counts,
         }
 
     def _nodes(self, part: Mapping[str, Any], path: str, key: str) -> int:
@@ -237,22 +235,18 @@ def _filled_in(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def _joined(arrays: list[Any], path: str, keys: Sequence[str]) -> Any:
-    import torch
-
     remedy = "to be joined, they may differ in their first axis alone"
     refuse_unlike(f"collate/nested: {path!r}", arrays, keys, free_axes=1, remedy=remedy)
-    return torch.from_numpy(np.concatenate(arrays))
+    return np.concatenate(arrays)
 
 
-def _tensors(value: Any) -> Any:
-    """Copy a leaf, with tensors in place of its arrays."""
-    import torch
-
+def _copied(value: Any) -> Any:
+    """Copy a leaf and its arrays."""
     if is_array(value):
-        return torch.tensor(to_array(value))
+        return np.array(to_array(value))
     made: Callable[[Any], Any] = type(value) if type(value) in (list, tuple) else list
     if isinstance(value, (list, tuple)):
-        return made([_tensors(item) for item in value])
+        return made([_copied(item) for item in value])
     if isinstance(value, dict):
-        return {name: _tensors(item) for name, item in value.items()}
+        return {name: _copied(item) for name, item in value.items()}
     return value

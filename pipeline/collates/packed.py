@@ -57,8 +57,6 @@ class PackedCollate:
         Raises:
             ValueError: The field is missing, or a sequence is longer than a row.
         """
-        import torch
-
         columns = to_columns(samples)
         keys = batch_keys(columns, len(samples))
         name = self.field
@@ -73,16 +71,15 @@ class PackedCollate:
         rows = self._rows(lengths, keys)
         shape = len(rows), self.row_length
         tokens = empty(shape, arrays[0].dtype)
-        tokens.zero_()
-        segments = torch.zeros(shape, dtype=torch.int64)
-        places = torch.zeros(shape, dtype=torch.int64)
+        tokens.fill(0)
+        segments, places = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for number, row in enumerate(rows):
             start = 0
             for sample in row:
                 part = slice(start, start := start + lengths[sample])
-                tokens.numpy()[number, part] = arrays[sample]
-                segments.numpy()[number, part] = sample + 1
-                places.numpy()[number, part] = np.arange(lengths[sample])
+                tokens[number, part] = arrays[sample]
+                segments[number, part] = sample + 1
+                places[number, part] = np.arange(lengths[sample])
         batch: Batch = {
             field: from_arrays(field, values, keys)
             if all(map(is_array, values))
@@ -93,7 +90,7 @@ class PackedCollate:
         batch[f"{name}_segments"] = segments
         batch[f"{name}_positions"] = places
         batch[f"{name}_mask"] = segments > 0
-        batch[f"{name}_lengths"] = torch.tensor(lengths, dtype=torch.int64)
+        batch[f"{name}_lengths"] = np.array(lengths, np.int64)
         return batch
 
     def _rows(self, lengths: list[int], keys: list[str]) -> list[list[int]]:

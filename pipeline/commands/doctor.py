@@ -159,8 +159,8 @@ def _promise(loader: LoaderSettings) -> str:
     engine = loader.engine
     if engine == "inline" or not loader.workers:
         return "batches are computed in this process: a crash or a hang of it is fatal"
-    if engine in ("processes", "ray") or (engine is None and loader.processes != 0):
-        only = " (threads for columns)" if engine is None and loader.processes is None else ""
+    if engine in ("processes", "ray") or engine is None:
+        only = " (threads for columns)" if engine is None else ""
         return (
             f"loader={engine or 'default'}{only}: a worker process that dies or hangs is replaced, "
             f"and a sample that kills its worker again is quarantined"
@@ -269,10 +269,9 @@ def _ways(config: dict[str, Any], batches: int) -> dict[str, Callable[[], list[G
         ways[f"{own}, as configured"] = partial(_given, config, {}, batches)
     ways |= {f"torch, {n} worker{'s' * (n > 1)}": way("torch", n) for n in (1, 2, 3)}
     return ways | {
-        "default": partial(_given, config, {"engine": None, "processes": None}, batches),
-        "2 threads": way("threads", 2, processes=None),
-        "2 threads in 1 process": way("processes", 2, processes=1),
-        "2 processes": way("processes", 2, processes=2),
+        "default": partial(_given, config, {"engine": None}, batches),
+        "2 threads": way("threads", 2),
+        "2 processes": way("processes", 2),
         "torch, 2 spawned workers": way("torch", 2, multiprocessing_context="spawn"),
         f"resumed after batch {batches // 2}": partial(_resumed, config, batches),
         "2 ranks, joined": partial(_joined, config, batches, world_size=2),
@@ -287,8 +286,9 @@ def _loader(
 
     changed = deepcopy(config)
     changed["loader"] |= changes
-    if changed["loader"]["engine"] != "ray":
-        changed["loader"]["resources"] = None
+    for name, engine in (("resources", "ray"), ("multiprocessing_context", "torch")):
+        if changed["loader"]["engine"] != engine:
+            changed["loader"][name] = None
     return build_loader(changed, "train", rank=rank, world_size=world_size)
 
 

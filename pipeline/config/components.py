@@ -29,7 +29,7 @@ LEAVES = (
     "penstock.transforms.device",
     "penstock.pipeline.samplers",
     "penstock.pipeline.collates",
-    "penstock.pipeline.loader.engines",
+    "penstock.pipeline.loader.executors",
     "penstock.pipeline.loader.settings",
     "penstock.pipeline.tasks",
     "penstock.pipeline.models",

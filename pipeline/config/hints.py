@@ -76,6 +76,7 @@ REMEDIES: dict[str, str] = {
     "dataset.worker_init_fn=my_module.my_function",
     "loader.pin_memory_device": "trainer.device chooses it: type loader.pin_memory=true",
     "dataset.decode.mask_colors": "the image decoder takes it: type dataset/decode=image too",
+    "loader.processes": "each worker is a process: type loader.num_workers=N, or loader=threads",
     "pack.compression": _COMPRESSION,
     "writer.compression": _COMPRESSION,
 }

@@ -47,10 +47,8 @@ def joined(tasks: Sequence[BatchTask]) -> BatchTask:
 
 def row_bytes(batch: Batch) -> int:
     """Count the bytes of a batch's row, as far as its tensors tell; at least 1."""
-    import torch
-
-    tensors = [value for value in batch.values() if isinstance(value, torch.Tensor) and len(value)]
-    return max(1, sum(tensor.nbytes // len(tensor) for tensor in tensors))
+    columns = [value for value in batch.values() if hasattr(value, "nbytes") and len(value)]
+    return max(1, sum(column.nbytes // len(column) for column in columns))
 
 
 def rows_of_bundle(bytes_of_row: int) -> int:
@@ -62,13 +60,12 @@ def split_rows(batch: Batch, sizes: Sequence[int]) -> list[Batch] | None:
     """A batch cut into batches of these sizes, their tensors views of its own.
 
     Returns:
-        The batches in order; None where a field is no tensor or list of that many rows.
+        The batches in order; None if a field is not a column or list of that many rows.
     """
-    import torch
-
     count = sum(sizes)
     for value in batch.values():
-        if not isinstance(value, torch.Tensor | list | Keys) or len(value) != count:
+        is_column = hasattr(value, "nbytes") or isinstance(value, list | Keys)
+        if not is_column or len(value) != count:
             return None
     bounds = pairwise(accumulate(sizes, initial=0))
     return [{field: value[start:stop] for field, value in batch.items()} for start, stop in bounds]

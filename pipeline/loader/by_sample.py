@@ -56,7 +56,7 @@ class BySample:
         """Make the sample of each row of a task, or say why there is none.
 
         Raises:
-            Exception: Whatever a component raised, with a note that names key and position.
+            Exception: The exception of a component, with a note that names key and position.
         """
         rows = np.arange(task.positions.size)
         if not task.quarantined:
@@ -126,7 +126,7 @@ class BySample:
             records = dataset.read(indices[piece], positions[piece], task.epoch)
             work.times.read += time.perf_counter() - start
             work.times.count(records)
-            images = work.images if whole else None  # memory is asked for after the first reading
+            images = work.images if whole else None  # allocated after the first reading
             into = None if images is None else images[piece]
             made += dataset.finish(
                 records, positions[piece], task.epoch, rows=into, times=work.times

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import MutableMapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,14 @@ from penstock.core.sample import CUT_TOKENS, BadSample, Batch, Keys, Sample, on_
 from penstock.core.stage_times import StageTimes, counted
 from penstock.pipeline.loader.bundles import joined, row_bytes, split_rows
 from penstock.pipeline.loader.by_sample import BySample, Work
-from penstock.pipeline.loader.contract import BatchTask, Capabilities, Delivery, Fault
+from penstock.pipeline.loader.contract import (
+    BatchTask,
+    Capabilities,
+    Delivery,
+    Fault,
+    mapped,
+    to_tensor,
+)
 from penstock.pipeline.loader.faults import BadSampleError, OnError, Replacer
 
 if TYPE_CHECKING:
@@ -28,25 +35,23 @@ if TYPE_CHECKING:
 
 
 class BatchComputer:
-    """Computes batches: a function of the task alone, whoever calls it.
+    """Computes batches: a function of the task alone.
 
     Pickles as its parts. Safe to call from several threads where its parts are.
 
     Args:
         dataset: Indexed data or a stream.
-        sampler: Which record stands at a position; None for a stream.
+        sampler: Maps positions to records; None for a stream.
         collate: Samples to a batch. A dataset with a `collate` of its own (a user's
             ``collate_fn``) uses that.
         seed: The run's seed.
-        on_error: What happens to bad samples. A stream cannot read elsewhere: it skips where
+        on_error: Action on bad samples. A stream cannot read elsewhere: it skips where
             it should replace.
         imports: Modules of the user's components, to be loaded in every worker.
-        steps: What is done to images and masks of every batch, or None.
+        steps: Steps for images and masks of every batch, or None.
 
     Attributes:
-        can: What the parts can do besides.
-        row_bytes: What a row takes of the batches that are made as a whole, and so can be made
-            together; 0 before the first one.
+        can: Capabilities of the parts.
     """
 
     def __init__(
@@ -63,7 +68,6 @@ class BatchComputer:
         self.can = Capabilities.of(dataset, sampler, collate)
         self.dataset: Any = dataset
         self.imports = imports
-        self.row_bytes = 0
         self._collate = self.can.dataset.collate or collate
         self._by_sample = BySample(dataset)
         self._steps = steps
@@ -82,13 +86,13 @@ class BatchComputer:
         """Compute one batch.
 
         Args:
-            task: What to compute.
+            task: The task.
             allocate: Gives a writable buffer of so many bytes for the batch's images; None takes
                 ordinary memory.
 
         Raises:
             BadSampleError: A sample is bad and may not be replaced or skipped.
-            Exception: Whatever a component raised, with a note that names key and position.
+            Exception: The exception of a component, with a note that names key and position.
         """
         times = StageTimes()
         if task.asked is not None:
@@ -147,20 +151,52 @@ class BatchComputer:
             cannot be made so: then they are to be computed one by one.
 
         Raises:
-            Exception: Whatever a component raised, for any of them.
+            Exception: The exception of a component, for any of them.
         """
         times = StageTimes()
         made = self._whole_batch(joined(tasks), times, allocate)
-        sizes = [task.positions.size for task in tasks]
-        batches = made and made.batch and split_rows(made.batch, sizes)
+        if made is None or made.batch is None:
+            return []
+        batches = split_rows(made.batch, [task.positions.size for task in tasks])
         deliveries = []
         for task, batch in zip(tasks, batches or (), strict=False):
             valid = int(task.valid.sum())
             deliveries.append(
-                Delivery(task.number, batch, positions=valid, samples=valid, times=times)
+                Delivery(
+                    task.number,
+                    batch,
+                    positions=valid,
+                    samples=valid,
+                    times=times,
+                    row_bytes=made.row_bytes,
+                )
             )
             times = StageTimes()
         return deliveries
+
+    def several(
+        self, tasks: Sequence[BatchTask], *, allocate: Allocate | None = None
+    ) -> list[Delivery | BaseException]:
+        """Compute tasks together where that is possible, else alone, up to the first that fails.
+
+        Raises:
+            MemoryError: Memory ran out.
+        """
+        if len(tasks) > 1:
+            with counted() as asked, suppress(BaseException):  # alone, each raises it
+                if together := self.together(tasks, allocate=allocate):
+                    return [*together]
+            tasks = [replace(tasks[0], asked=asked), *tasks[1:]]  # what was read in vain counts
+            allocate = None
+        outcomes: list[Delivery | BaseException] = []
+        for task in tasks:
+            try:
+                outcomes.append(self(task, allocate=allocate))
+            except MemoryError:
+                raise
+            except BaseException as error:
+                return [*outcomes, error]
+        return outcomes
 
     def _whole_batch(
         self, task: BatchTask, times: StageTimes, allocate: Allocate | None
@@ -184,15 +220,21 @@ class BatchComputer:
         valid = int(task.valid.sum())
         batch = self._completed(batch, task, task.valid.copy())
         batch = self._stepped(batch, times)
-        self.row_bytes = self.row_bytes or row_bytes(batch)
-        return Delivery(task.number, batch, positions=valid, samples=valid, times=times)
+        return Delivery(
+            task.number,
+            batch,
+            positions=valid,
+            samples=valid,
+            times=times,
+            row_bytes=row_bytes(batch),
+        )
 
     def _stepped(self, batch: Batch, times: StageTimes) -> Batch:
         """The batch with its images and masks changed."""
         if self._steps is None:
             return batch
         start = time.perf_counter()
-        batch = on_pixels(self._steps, batch)
+        batch = on_pixels(self._steps, mapped(batch, to_tensor))
         times.transform += time.perf_counter() - start
         return batch
 
@@ -218,13 +260,13 @@ class BatchComputer:
         if self._looked or task.items is not None or task.quarantined:
             return None
         self._looked = True
-        with suppress(Exception):  # whatever is wrong is said when the batch is computed
+        with suppress(Exception):  # computing the batch reports it
             self.dataset.fetch(task.indices[:1], task.positions[:1], task.epoch)
         shape: tuple[int, ...] | None = self.dataset.row_shape
         return shape
 
     def _place(self, rows: _Rows, row: int, sample: Sample | BadSample) -> None:
-        """Put one sample into its batch, or do with a bad one what is asked for."""
+        """Put one sample into its batch; replace, skip or refuse a bad one."""
         valid = bool(rows.task.valid[row])
         if not isinstance(sample, BadSample):
             rows.add(sample, valid)
@@ -268,10 +310,8 @@ class BatchComputer:
         """Add what the loader alone knows of the rows.
 
         Raises:
-            ValueError: What the collate gave is no dict of columns.
+            ValueError: The collate did not return a dict of columns.
         """
-        import torch
-
         if not isinstance(batch, MutableMapping):
             raise ValueError(
                 f"{name_of(self._collate)} gave a {type(batch).__name__} for a batch, expected a "
@@ -279,8 +319,8 @@ class BatchComputer:
             )
         if type(keys := batch.get("key")) is list:
             batch["key"] = Keys(keys)
-        batch["valid"] = torch.from_numpy(valid)
-        batch["epoch"] = torch.full((valid.size,), task.epoch)
+        batch["valid"] = valid
+        batch["epoch"] = np.full(valid.size, task.epoch)
         return batch
 
 
@@ -306,7 +346,7 @@ class _Rows:
         self.valid.append(valid)
 
     def report(self, bad: BadSample, valid: bool, action: str) -> None:
-        """Note a bad sample and what was done about it."""
+        """Record a bad sample and the action taken."""
         self.last_bad = bad
         # Rows that only fill the batch repeat a position that is reported where it is valid.
         if valid:

@@ -1,10 +1,12 @@
-"""Contracts between the loader and its engines: the way of a batch, tasks, deliveries, faults."""
+"""Contracts between the loader and its executors: tasks, deliveries, futures, faults."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import queue
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +23,8 @@ from penstock.core.stage_times import StageTimes, Traffic
 
 if TYPE_CHECKING:
     from penstock.core.sample import Batch
+    from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.settings import LoaderSettings
 
 
 Way = Literal["sample", "columns", "stream"]
@@ -33,8 +37,8 @@ class Capabilities:
 
     Attributes:
         dataset: The dataset.
-        sampler: What the sampler can.
-        collate: What the collate can that puts the samples together.
+        sampler: Capabilities of the sampler.
+        collate: Capabilities of the collate in use.
         way: How batches are made.
     """
 
@@ -72,7 +76,7 @@ class BatchTask:
         indices: int64 [n], the record at each position; empty for a stream.
         items: Raw items of a stream at each position, None for indexed data.
         quarantined: Positions of this task that are known to kill a worker.
-        asked: What servers were asked for, to read the items.
+        asked: Requests to servers that read the items.
     """
 
     epoch: int
@@ -87,7 +91,7 @@ class BatchTask:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A bad sample and what was done about it: with its split a row of ``bad_samples.csv``."""
+    """A bad sample and the action taken: with its split a row of ``bad_samples.csv``."""
 
     epoch: int
     position: int
@@ -106,15 +110,15 @@ class Delivery:
         number: The global batch in the epoch.
         batch: The batch; None if a stream had no good sample for it.
         faults: Bad samples met on the way.
-        positions: Number of valid positions that were asked for.
+        positions: Number of valid positions of the task.
         samples: Number of valid rows in the batch.
         real: Elements of ragged fields that are data, as the collate counts them.
         padded: Elements of ragged fields with the padding.
         cut_texts: Number of valid rows that a transform has shortened.
         cut_tokens: Number of elements that were cut from these rows.
         times: How long its stages took, where it was computed.
-        quarantined: Epoch and position of what was found to kill a worker; set by the engine
-            that found it, in the consumer's process.
+        quarantined: Positions of the batch that were found to kill a worker.
+        row_bytes: Bytes of a row of a batch that can be computed together with others; else 0.
     """
 
     number: int
@@ -127,13 +131,20 @@ class Delivery:
     cut_texts: int = 0
     cut_tokens: int = 0
     times: StageTimes = field(default_factory=StageTimes)
-    quarantined: tuple[tuple[int, int], ...] = ()
+    quarantined: tuple[int, ...] = ()
+    row_bytes: int = 0
+
+    @property
+    def with_tensors(self) -> Delivery:
+        """The same with tensors in place of arrays."""
+        return replace(self, batch=mapped(self.batch, to_tensor))
 
     def pin_memory(self, device: str | None = None) -> Delivery:
         """The same with every tensor in page-locked memory."""
         import torch
 
         def pinned(value: Any) -> Any:
+            value = to_tensor(value)
             on_host = isinstance(value, torch.Tensor) and value.device.type == "cpu"
             return value.pin_memory() if on_host else value
 
@@ -141,12 +152,12 @@ class Delivery:
 
 
 class WorkerFigures(NamedTuple):
-    """How the workers of an engine do.
+    """State of the workers of a loader.
 
     Attributes:
-        workers: Those that compute now; 0: the consumer does.
+        workers: Workers that compute; 0: the consumer does.
         ready: Batches that are computed and wait for the consumer.
-        restarts: Workers that died or hung and were replaced, since the engine was made.
+        restarts: Workers that died or hung and were replaced, since the loader was made.
     """
 
     workers: int
@@ -154,41 +165,118 @@ class WorkerFigures(NamedTuple):
     restarts: int
 
 
-@dataclass(frozen=True, slots=True)
-class EngineCapabilities:
-    """What an engine can do besides.
+class WorkerDiedError(Exception):
+    """The worker that computed a task died or hung; the message says how."""
+
+
+class Future:
+    """The result of submitted tasks.
+
+    It crosses in a queue of the interpreter's own. A lock taken in Python code is left locked by
+    a Ctrl-C that comes right after it was taken, and the next thread that needs it waits for ever.
 
     Attributes:
-        workers: Tells how its workers do; None: nobody knows.
+        is_cancelled: The result is not wanted any more.
     """
 
-    workers: Callable[[], WorkerFigures] | None = None
+    __slots__ = ("_outcomes", "is_cancelled")
 
-
-class Engine(Protocol):
-    """Computes tasks, whoever does it, and delivers in the order of the tasks.
-
-    An engine is made with ``(compute, settings)``: a
-    :class:`~pipeline.loader.compute.BatchComputer` and the
-    :class:`~pipeline.loader.settings.LoaderSettings`. What it owes:
-
-    * `settings.workers` compute, at most ``workers * prefetch_factor`` tasks ahead of the consumer;
-    * where `compute.global_random`, each worker owns its process; an engine of threads refuses;
-    * a batch that takes longer than `settings.timeout_s` raises `LoaderTimeoutError`;
-    * where :func:`~penstock.pipeline.loader.engines.batch_memory.pins`, deliveries are pinned;
-    * what `compute` raises comes out where its batch would; Ctrl-C is for the main thread alone;
-    * with `settings.persistent_workers` off, workers end with their run.
-    """
+    def __init__(self) -> None:
+        self._outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self.is_cancelled = False
 
     @property
-    def choice(self) -> str:
+    def is_done(self) -> bool:
+        """Whether the result waits to be taken."""
+        return not self._outcomes.empty()
+
+    def cancel(self) -> None:
+        """Drop the tasks, or the result of those that are computed already."""
+        self.is_cancelled = True
+
+    def set(self, outcome: Sequence[Delivery | BaseException] | BaseException) -> None:
+        """Hand over deliveries, up to the first that failed, or the error of all of them."""
+        self._outcomes.put(outcome)
+
+    def result(self, timeout_s: float | None = None) -> Sequence[Delivery | BaseException]:
+        """Wait for the result, which can be taken once.
+
+        Raises:
+            TimeoutError: It did not come in time.
+            BaseException: The error of all of the tasks.
+        """
+        try:
+            outcome = self._outcomes.get(timeout=timeout_s)
+        except queue.Empty:
+            raise TimeoutError from None
+        if isinstance(outcome, BaseException):
+            raise outcome
+        deliveries: Sequence[Delivery | BaseException] = outcome
+        return deliveries
+
+
+class Executor(ABC):
+    """Computes tasks, in any order; the scheduler delivers them in theirs.
+
+    An executor starts with the first run, and computes until it is closed.
+
+    Args:
+        compute: Computes a task, see `pipeline.loader.compute.BatchComputer`.
+        settings: The settings of the loader.
+
+    Attributes:
+        depth: Tasks to submit ahead of the consumer; a bundle of small batches counts as one.
+        bundles: Takes several small batches as one submission.
+        retries: Raises `WorkerDiedError` for tasks that may be submitted again.
+        lives: Workers that may die over a batch before its rows are tried one by one.
+        restarts: Workers that were replaced.
+    """
+
+    depth = 1
+    bundles = False
+    retries = False
+    lives = 1
+    restarts = 0
+
+    @abstractmethod
+    def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None: ...
+
+    @classmethod
+    def check(cls, compute: BatchComputer, settings: LoaderSettings) -> None:
+        """Raise ValueError for components that this kind of executor cannot run."""
+        return None
+
+    @classmethod
+    @abstractmethod
+    def describe(cls, settings: LoaderSettings) -> str:
         """Say who computes."""
 
-    def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
-        """Deliver every task, in order; the loader closes one run before it begins another."""
+    @abstractmethod
+    def submit(self, tasks: Sequence[BatchTask], *, probes: bool = False) -> Future:
+        """Compute tasks, together where that is possible.
 
+        Args:
+            tasks: The tasks.
+            probes: Only find out whether a worker survives them, before all other tasks; the
+                result is empty.
+        """
+
+    def drop(self) -> None:
+        """Act on the end of a run, whose futures are cancelled."""
+        return None
+
+    @abstractmethod
     def close(self) -> None:
-        """Give back processes and memory; the next `run` starts again."""
+        """End workers, and let waiting consumers raise `LoaderClosedError`; twice does no harm."""
+
+
+def to_tensor(value: Any) -> Any:
+    """A tensor over the memory of an array of numbers; any other value as it is."""
+    if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "biufc":
+        import torch
+
+        return torch.from_numpy(value)
+    return value
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:

@@ -18,7 +18,7 @@ def batch_digest(batch: Batch) -> str:
 
 
 def row_digests(batch: Batch) -> list[str]:
-    """Hash of every valid row of a batch, whatever rows stand beside it.
+    """Hash every valid row of a batch by itself.
 
     What a collate filled a row up with, to the length of its batch, is left out.
     """

@@ -40,7 +40,7 @@ _ROW_END = b"\r\n"
 
 
 class BadSampleError(ValueError):
-    """A sample that cannot be had, where that may not be passed over."""
+    """A sample that cannot be read and may not be skipped."""
 
 
 class Replacer:
@@ -52,7 +52,7 @@ class Replacer:
 
     Args:
         dataset: Where samples come from.
-        sampler: Which record stands at a position.
+        sampler: Maps positions to records.
         seed: The run's seed.
         same: Index columns; the first half of the attempts take a record of the same values.
     """
@@ -112,7 +112,7 @@ class BadSampleLog:
     """Counts, logs and lists bad samples, and says when there are too many.
 
     Fewer than 10 bad samples stop nothing, and while the first 1,000 samples come in, the rest
-    of the 1,000 count as good; at the end of an epoch the rate is that of what was really seen.
+    of the 1,000 count as good; at the end of an epoch the rate is taken over the real samples.
     With a `max_error_rate` of 0 the first bad sample stops the run.
 
     Args:
@@ -185,12 +185,12 @@ class BadSampleLog:
 class BadSampleList:
     """Appends bad samples to a file that other processes append to as well.
 
-    A row is a line, and those of a batch are one write. A file that a killed process or a full
-    disk left without its header or with a row cut short is gone on with.
+    A row is a line, and the rows of a batch are one write. A file that a killed process or a full
+    disk left without its header, or with a row cut short, is repaired.
 
     Args:
         path: The file; made with the first row.
-        split: What its rows say in ``split``.
+        split: Value of the column ``split``.
     """
 
     def __init__(self, path: Path, *, split: str) -> None:

@@ -1,4 +1,4 @@
-"""The loader: batches in the order of the plan, and a state to go on from."""
+"""The loader: batches in the order of the plan, and a state to resume from."""
 
 from __future__ import annotations
 
@@ -25,18 +25,13 @@ from penstock.core.contracts import (
 )
 from penstock.core.forks import leave_to_parent
 from penstock.pipeline.loader.compute import BatchComputer
-from penstock.pipeline.loader.contract import (
-    BatchTask,
-    Delivery,
-    Engine,
-    EngineCapabilities,
-    Fault,
-)
-from penstock.pipeline.loader.engines import engine_named
-from penstock.pipeline.loader.engines.batch_memory import keep_freed_memory
-from penstock.pipeline.loader.engines.rule import engine_by_rule
+from penstock.pipeline.loader.contract import BatchTask, Delivery, Fault, mapped, to_tensor
+from penstock.pipeline.loader.executors import executor_named
 from penstock.pipeline.loader.faults import BadSampleError, BadSampleLog
+from penstock.pipeline.loader.memory import keep_freed_memory
 from penstock.pipeline.loader.plan import BatchPlan, Quarantine, indexed_tasks
+from penstock.pipeline.loader.rule import engine_by_rule
+from penstock.pipeline.loader.scheduler import Scheduler
 from penstock.pipeline.loader.state import (
     as_epoch,
     check_state,
@@ -61,27 +56,26 @@ _logger = logging.getLogger(__name__)
 class EpochRuns:
     """Deliveries of one epoch after another, without a gap where one ends and the next begins.
 
-    With `across`, the engine is given the tasks of the next epoch behind those of this one. So
-    no worker idles while the last batches are awaited, and the next epoch's first ones are
-    computed while this one is evaluated. They lie in wait, as many as the engine computes ahead;
-    where something else is asked for than the next epoch, they are dropped.
+    With `across`, the tasks of the next epoch follow those of this one. So no worker idles while
+    the last batches are awaited, and the next epoch's first batches are computed while this one
+    is evaluated. They are dropped where the next iteration is of another epoch.
 
     Args:
-        engine: Computes the tasks.
-        tasks: Those of an epoch, called with ``epoch``, ``start`` and ``quarantine``.
-        num_batches: Batches in an epoch; None: nobody knows before they end.
-        across: Whether to go on over an epoch's end; not where `num_batches` is None.
+        scheduler: Delivers the tasks.
+        tasks: Makes the tasks of an epoch, called with ``epoch``, ``start`` and ``quarantine``.
+        num_batches: Batches in an epoch; None: unknown before they end.
+        across: Whether to continue over an epoch's end; not where `num_batches` is None.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        scheduler: Scheduler,
         tasks: Callable[..., Iterator[BatchTask]],
         *,
         num_batches: int | None,
         across: bool,
     ) -> None:
-        self._engine = engine
+        self._scheduler = scheduler
         self._tasks = tasks
         self._num_batches = num_batches
         self._across = across
@@ -96,7 +90,7 @@ class EpochRuns:
             _close(kept)
             ends = not self._across or self._num_batches is None or start >= self._num_batches
             epochs = [epoch] if ends else count(epoch)
-            run = self._engine.run(_tasks_of(self._tasks, epochs, start, quarantine))
+            run = self._scheduler.run(_tasks_of(self._tasks, epochs, start, quarantine))
         whole = False
         try:
             while (delivery := next(run, None)) is not None:
@@ -147,11 +141,11 @@ class Loader:
     Evaluation stays at epoch 0.
 
     In a forked process the next iteration starts workers of its own. An iteration that began in
-    the parent raises RuntimeError there, and goes on in the parent.
+    the parent raises RuntimeError there, and continues in the parent.
 
     Args:
         dataset: Indexed data, or a stream.
-        sampler: Which record stands at a position; None: all records in order, or a stream's own.
+        sampler: Maps positions to records; None: all records in order, or a stream's own.
         collate: Samples to a batch.
         settings: Sizes, workers and faults.
         seed: The run's seed.
@@ -163,7 +157,7 @@ class Loader:
         bad_samples_path: The ``bad_samples.csv`` to append to, or None.
         imports: Modules of the user's components, to be loaded in every worker.
         group: Positions that no rank may cut apart, for a batch transform that needs it.
-        steps: What workers do to images and masks of every batch; None: nothing.
+        steps: Steps for images and masks of every batch, by the workers; None: no steps.
         goes_on: Told before each batch of a stream that is dealt out to ranks whether this rank
             has records in it, says whether any rank has; None: torch.distributed is asked.
 
@@ -195,7 +189,7 @@ class Loader:
         keep_freed_memory()
         self.dataset: Any = dataset
         self.settings = settings
-        # Of a mix of data sets: whatever else has a field of that name, has no classes for it.
+        # Of a mix of data sets: other fields of that name are without classes.
         self.stats = LoaderStats(drawn=dict.fromkeys(classes_of(dataset, "source") or (), 0))
         self.on_bad: Callable[[Fault], None] = lambda fault: None
         self.batch_size = settings.batch_size_of(split)
@@ -253,7 +247,7 @@ class Loader:
         self._bad_samples = BadSampleLog(
             bad_samples_path, split=split, max_error_rate=settings.max_error_rate
         )
-        self._start_engine()
+        self._make_scheduler()
         if self._why and not self._evaluates:
             _logger.info("loader: batches are computed by %s", self.engine_choice)
         self._epoch = 0
@@ -262,23 +256,28 @@ class Loader:
         self._placed = False
         self._turn = 0
         self._inherited_turns = 0
-        self._quarantine: set[tuple[int, int]] = set()
+        self._quarantine: set[Any] = set()
         self._run: Generator[Delivery] | None = None
         self._fingerprint: str | None = None
         _loaders.add(self)
 
-    def _start_engine(self) -> None:
-        """Make the engine of this process."""
+    def _make_scheduler(self) -> None:
+        """Make the scheduler of this process."""
         settings = self.settings
         self._pid = os.getpid()
         name, self._why = settings.engine, ""
         if name is None:
             name, self._why = engine_by_rule(self._compute, settings)
             settings = replace(settings, engine=name)
-        self._engine: Engine = engine_named(name)(self._compute, settings)
-        self.stats.workers = capabilities_of(self._engine, EngineCapabilities).workers
+        elif name == "threads" and self._compute.global_random:
+            name = "processes"
+            self._why = "a component draws from global random states, which threads share"
+        if not settings.workers:
+            name = "inline"
+        self._scheduler = Scheduler(executor_named(name), self._compute, settings)
+        self.stats.workers = self._scheduler.workers
         self._runs = EpochRuns(
-            self._engine,
+            self._scheduler,
             self._tasks,
             num_batches=self._num_batches,
             across=settings.across_epochs and settings.persistent_workers and not self._evaluates,
@@ -292,7 +291,7 @@ class Loader:
         self._turn += 1
 
     def __len__(self) -> int:
-        """Batches in an epoch; TypeError for a stream, whose length nobody knows."""
+        """Batches in an epoch; TypeError for a stream, whose length is unknown."""
         if self.plan is None:
             raise TypeError("a stream has no length: iterate until it ends")
         return self.plan.num_batches
@@ -304,13 +303,13 @@ class Loader:
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
-        """Names of the classes by label, or None where there are no labels."""
+        """Names of the classes by label, or None without labels."""
         return self.classes_of("label")
 
     def classes_of(self, field: str) -> tuple[str, ...] | None:
         """Names of the classes whose ids a field holds (``label``, ``box_labels``, ``mask``).
 
-        None where there is no such field, or its classes have no names.
+        None for an unknown field, or classes without names.
         """
         return classes_of(self.dataset, field)
 
@@ -322,12 +321,13 @@ class Loader:
     @property
     def engine_choice(self) -> str:
         """Say who computes the batches, and why where the rule chose."""
-        return f"{self._engine.choice} ({self._why})" if self._why else self._engine.choice
+        choice = self._scheduler.choice
+        return f"{choice} ({self._why})" if self._why else choice
 
     def set_epoch(self, epoch: int) -> None:
-        """Let the next iteration be `epoch`, from where a loaded state stands in it, if it does.
+        """Let the next iteration be `epoch`, from the batch of a loaded state of that epoch.
 
-        An iteration that has handed out a batch already goes on as it is.
+        An iteration that has handed out a batch continues unchanged.
         """
         epoch = as_epoch(epoch)
         if self._evaluates:
@@ -349,11 +349,11 @@ class Loader:
         return self._iterate(self._turn)
 
     def _iterate(self, turn: int) -> Iterator[Batch]:
-        # What is iterated is settled by the first `next`: until then `set_epoch` and another
+        # The first `next` settles the epoch: until then `set_epoch` and another
         # `iter` find the place as it was set.
         self._check_turn(turn)
         if self._pid != os.getpid():
-            self._start_engine()
+            self._make_scheduler()
         self._placed = False
         run = self._runs.deliveries(self._epoch, self._next_batch, self._quarantine)
         self._run = run
@@ -373,20 +373,28 @@ class Loader:
                         f"and no other record could be read to fill it; repair the data"
                     )
                 self.stats.add(delivery)
-                # Counted before it is handed over: whoever holds a batch has consumed it.
+                # Counted before it is handed over: a batch that the consumer holds is consumed.
                 if not self._placed:
                     self._next_batch = delivery.number + 1
-                self._quarantine |= set(delivery.quarantined)
+                self._quarantine |= self._quarantined(delivery)
                 if delivery.batch is not None:
-                    yield delivery.batch
+                    yield mapped(delivery.batch, to_tensor)
                     self.stats.asked()
                     self._check_turn(turn)
-                del delivery  # whoever was handed the batch decides how long it lives
+                del delivery  # the consumer alone decides how long a batch lives
             self._finished = not self._placed
             self._bad_samples.end_epoch()
         finally:
             if self._turn == turn:
                 self._stop()
+
+    def _quarantined(self, delivery: Delivery) -> set[Any]:
+        """Return the records of a batch that killed workers; of a stream, epochs and positions."""
+        positions = delivery.quarantined
+        if self._sampler is None:
+            return {(self._epoch, position) for position in positions}
+        records = (self._sampler.indices(self._epoch, p, p + 1) for p in positions)
+        return {int(record[0]) for record in records}
 
     def _filled(self, delivery: Delivery, stream: StreamPlan) -> Delivery:
         """Fill a batch without good samples with one invalid row, the epoch's first good item.
@@ -461,15 +469,15 @@ class Loader:
         """End the iteration at hand, if there is one."""
         self._turn += 1
         run, self._run = self._run, None
-        # One that another thread is in ends there, when it finds that its turn is over.
+        # A run that another thread iterates ends there, when it finds that its turn is over.
         if run is not None and getgeneratorstate(run) != GEN_RUNNING:
             run.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Tell the consumer's place in the epoch: small, JSON-able.
 
-        The same on every rank but for what is quarantined, which `pipeline.loader.state.united`
-        brings together for a checkpoint.
+        It is the same on every rank except for the quarantine, which `pipeline.loader.state.united`
+        joins for a checkpoint.
         """
         place = self._epoch, self._next_batch, self._finished, frozenset(self._quarantine)
         return {**state_of(place), **self._what()}
@@ -482,7 +490,7 @@ class Loader:
             anyway: Take it even where seed, plan, pixels or data differ.
 
         Raises:
-            ValueError: It is no state, or not of the same batches; the message names what differs.
+            ValueError: It is not a state, or of other batches; the message names the differences.
         """
         place = place_of(state)
         if not anyway:
@@ -509,7 +517,7 @@ class Loader:
         if self._pid != os.getpid():
             return
         self._runs.drop()
-        self._engine.close()
+        self._scheduler.close()
         if self._readers is not None:
             self._readers.close()
 

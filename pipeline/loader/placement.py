@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from penstock.core.processes import usable_cores
+
 if TYPE_CHECKING:
     from penstock.pipeline.loader.settings import LoaderSettings
+
+_logger = logging.getLogger(__name__)
+
+_said: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +48,23 @@ class Placement:
                 os.setpriority(os.PRIO_PROCESS, task, priority)
 
 
-AS_THE_TRAINER = Placement()
-
-
 def placement_of(settings: LoaderSettings) -> Placement:
     """Return the cores and the priority that the settings give workers."""
     if settings.affinity == "none":
         return Placement(nice=settings.nice)
     return Placement(frozenset(settings.affinity), settings.nice)
+
+
+def warn_about_cores(settings: LoaderSettings) -> None:
+    """Log once that there are more workers than cores."""
+    workers, cores = settings.workers, usable_cores()
+    if settings.num_workers != "auto" and workers > cores and "cores" not in _said:
+        _said.add("cores")
+        _logger.warning(
+            "loader.num_workers=%d on %d CPU cores: it works, but more workers than cores "
+            "take memory and gain nothing unless they wait for a network",
+            workers, cores,
+        )  # fmt: skip
 
 
 def cores_text(cores: set[int]) -> str:

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from penstock.core.contracts import Sampler
 
 Tail = Literal["drop", "pad", "keep"]
-Quarantine = Set[tuple[int, int]]
-"""Pairs of epoch and position whose records are known to kill a worker."""
+Quarantine = Set[Any]
+"""Records that are known to kill a worker; of a stream, pairs of epoch and position."""
 
 _TOGETHER = 8192
-"""Positions that a sampler is asked for at once, rather than those of a batch.
+"""Positions of one call of a sampler, rather than the positions of a batch.
 
 Its calls of NumPy cost the same for few as for many, and each gives up the interpreter's lock and
 waits for the loader's threads: of 200,000 rows of a table, batches of 512 come 1.4 times as fast as
@@ -40,7 +40,7 @@ class BatchPlan:
         batch_size: Positions in a batch over all ranks, G.
         world_size: Number of ranks, W.
         rank: This rank.
-        tail: What becomes of the last N % G positions: ``drop`` leaves them out; ``keep``
+        tail: Rule for the last N % G positions: ``drop`` leaves them out; ``keep``
             makes a short batch; ``pad`` fills it up, position q repeating q mod N, invalid.
         group: Positions that no rank may cut apart.
         cuts: Where the batches of an epoch begin and end, as `SamplerCapabilities.cuts` says.
@@ -151,8 +151,8 @@ def indexed_tasks(
 ) -> Iterator[BatchTask]:
     """Make the tasks of this rank from global batch `start` to the end of the epoch.
 
-    With `at`, what a sampler's `SamplerCapabilities.at` is, many batches are asked for at once.
-    A record in `quarantine`, which may grow meanwhile, is quarantined at all its positions.
+    With `at`, what a sampler's `SamplerCapabilities.at` is, one call serves many batches.
+    `quarantine` may grow meanwhile; its records are quarantined at all their positions.
 
     Raises:
         ValueError: The sampler gave something else than indices of records.
@@ -168,7 +168,7 @@ def indexed_tasks(
         each = [positions for positions, _ in batches]
         if len(quarantine) != known:
             known = len(quarantine)
-            held = [int(sampler.indices(then, p, p + 1)[0]) for then, p in list(quarantine)]
+            held = list(quarantine)
         for number, (positions, valid), indices in zip(
             numbers, batches, _records_of(sampler, num_records, epoch, each, at), strict=True
         ):
@@ -180,7 +180,7 @@ def indexed_tasks(
                 indices=indices,
                 quarantined=tuple(set(positions[np.isin(indices, held)].tolist())) if held else (),
             )
-        # The first batch is not to wait for others: more and more are asked for.
+        # The first batch is not to wait for others: calls grow step by step.
         following = numbers.stop + min(2 * len(numbers), most)
         numbers = range(numbers.stop, min(following, plan.num_batches))
 

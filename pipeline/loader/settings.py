@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from penstock.core.processes import default_workers
 from penstock.core.registry import register
-from penstock.pipeline.loader.engines import engine_named
+from penstock.pipeline.loader.executors import executor_named
 from penstock.pipeline.loader.placement import cores_text
 
 _LONGEST_S = 1e7
@@ -26,8 +26,6 @@ or takes minutes to start them, and so many batches fill any memory before the f
 
 
 _NICEST = 19
-_SPREAD = (None, "processes", "ray")
-"""Engines whose workers are spread over processes."""
 
 
 @register("settings", "loader")
@@ -36,19 +34,15 @@ class LoaderSettings:
     """How batches are made: sizes, workers, and what happens to bad samples.
 
     Attributes:
-        engine: Who computes batches: null (``inline`` without workers, ``threads`` where batches
+        engine: Executor of batches: null (``inline`` without workers, ``threads`` where batches
             are made as columns, else ``processes``), ``threads`` (of this process),
-            ``processes`` (threads of worker processes, which are replaced when they die or
-            hang), ``ray`` (the same with actors of a Ray cluster), ``torch`` (worker processes of
-            torch's DataLoader) or ``inline`` (this process, when a batch is asked for).
+            ``processes`` (worker processes, which are replaced when they die or hang), ``ray``
+            (the same with actors of a Ray cluster), ``torch`` (worker processes of torch's
+            DataLoader) or ``inline`` (this process, one batch at a time).
         batch_size: Samples in a batch over all ranks; the most, where a sampler cuts batches.
         eval_batch_size: The same for evaluation; null takes `batch_size`.
         num_workers: Workers of each rank; 0 computes in this process; ``auto``: one for each
             core of this rank's share, by affinity and quota, 32 at most.
-        processes: Of ``processes``, ``ray`` and a null `engine`: worker processes (Ray's actors)
-            that the workers, which are threads, are spread over. null: each worker is a process.
-            0: a null `engine` takes threads of this process. Where a component draws from global
-            random states, each worker is a process.
         resources: Of ``ray``: what each actor takes of its machine, as ``{CPU: 2}`` or
             ``{decoders: 1}`` for a resource of the cluster's own. null: a core that is free when
             it is placed.
@@ -66,7 +60,8 @@ class LoaderSettings:
             memory while it is evaluated. Needs `persistent_workers`.
         timeout_s: Seconds to wait for one batch before giving up, or before a worker process of
             ours is replaced; up to 10 million, which is a third of a year.
-        multiprocessing_context: How worker processes start.
+        multiprocessing_context: Of ``torch``: how its worker processes start, ``forkserver``
+            (null) or ``spawn``.
         drop_last: The tail of the epoch: true leaves it out, false keeps a short batch,
             ``pad`` fills the batch with rows marked invalid. Samplers that cut batches have none.
         on_error: A bad sample in training: ``raise``, ``replace`` it by another, ``skip`` it.
@@ -79,7 +74,6 @@ class LoaderSettings:
     batch_size: Annotated[int, Ge(1)] = 64
     eval_batch_size: Annotated[int, Ge(1)] | None = None
     num_workers: Annotated[int, Ge(0), Le(_MOST)] | Literal["auto"] = "auto"
-    processes: Annotated[int, Ge(0), Le(_MOST)] | None = None
     resources: dict[str, Annotated[float, Ge(0)]] | None = None
     affinity: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] | Literal["none"] = "none"
     nice: Annotated[int, Ge(0), Le(_NICEST)] = 0
@@ -88,7 +82,7 @@ class LoaderSettings:
     persistent_workers: bool = True
     across_epochs: bool = True
     timeout_s: Annotated[float, Gt(0), Le(_LONGEST_S)] = 120.0
-    multiprocessing_context: Literal["forkserver", "spawn", "fork"] = "forkserver"
+    multiprocessing_context: Literal["forkserver", "spawn"] | None = None
     drop_last: bool | Literal["pad"] = True
     on_error: Literal["raise", "replace", "skip"] = "replace"
     eval_on_error: Literal["raise", "skip"] = "skip"
@@ -106,30 +100,16 @@ class LoaderSettings:
         self._check_affinity()
 
     def _check_engine(self) -> None:
-        processes = self.processes
-        if self.engine == "ring":
-            now = "processes" if processes else "threads"
-            raise ValueError(
-                f"loader.engine is 'ring', which has a new name: type loader.engine={now}"
-            )
         if self.engine == "auto":
             raise ValueError(
                 "loader.engine is 'auto', which a fixed rule replaces: type loader=default"
             )
         if self.engine is not None:
-            engine_named(self.engine)
-        if processes and self.engine in _SPREAD and self.workers < processes:
+            executor_named(self.engine)
+        if self.multiprocessing_context is not None and self.engine != "torch":
             raise ValueError(
-                f"loader.processes is {processes} and loader.num_workers {self.num_workers}: "
-                f"each process needs a worker; raise num_workers or lower processes"
-            )
-        if (self.engine == "threads" and processes) or (
-            self.engine in ("processes", "ray") and processes == 0
-        ):
-            other = "processes" if processes else "threads"
-            raise ValueError(
-                f"loader.processes is {processes} and loader.engine {self.engine}: type "
-                f"loader.engine={other}, or loader.processes=null"
+                f"loader.multiprocessing_context is of torch's DataLoader, and loader.engine is "
+                f"{self.engine}: type loader=torch, or loader.multiprocessing_context=null"
             )
         if self.resources is not None and self.engine != "ray":
             raise ValueError(
@@ -156,9 +136,9 @@ class LoaderSettings:
 
     @property
     def workers(self) -> int:
-        """Number of workers: what was asked for, or this rank's share of the cores."""
+        """Number of workers: `num_workers`, or this rank's share of the cores."""
         if self.num_workers == "auto":
-            return max(default_workers(), self.processes or 0)
+            return default_workers()
         return self.num_workers
 
     def batch_size_of(self, split: str) -> int:
@@ -176,6 +156,6 @@ class LoaderSettings:
 
 @cache
 def _adapters() -> dict[str, TypeAdapter[Any]]:
-    """What checks each setting by its annotation, where it does not come from a checked config."""
+    """Return a checker of each setting, by its annotation."""
     hints = get_type_hints(LoaderSettings, include_extras=True)
     return {name: TypeAdapter(annotation) for name, annotation in hints.items()}

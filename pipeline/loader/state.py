@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from penstock.core.contracts import SamplerCapabilities
     from penstock.pipeline.loader.plan import BatchPlan
 
-VERSION = 1
+VERSION = 2
 
 _EPOCHS = 1 << 63  # a batch tells its epoch as int64
 _MISSING = "nothing"
@@ -19,8 +19,9 @@ _IDENTITY = ("seed", "plan", "pixels", "data")
 """Parts of a state that must be equal for the rest of the epoch to be the same."""
 
 
-Place = tuple[int, int, bool, frozenset[tuple[int, int]]]
-"""Epoch, next batch, whether the epoch was gone through, quarantined (epoch, position)."""
+Place = tuple[int, int, bool, frozenset[Any]]
+"""Epoch, next batch, whether the epoch has ended, and the quarantine: records, or of a stream pairs
+of epoch and position."""
 
 
 def order_identity(plan: BatchPlan | None, sampler: SamplerCapabilities) -> dict[str, Any]:
@@ -28,7 +29,7 @@ def order_identity(plan: BatchPlan | None, sampler: SamplerCapabilities) -> dict
 
     Args:
         plan: The batches of indexed data; None for a stream.
-        sampler: What the sampler can: one with weights has a ``fingerprint``.
+        sampler: Capabilities of the sampler; with weights it has a ``fingerprint``.
     """
     identity: dict[str, Any] = {}
     if plan is not None:
@@ -61,7 +62,7 @@ def state_of(place: Place) -> dict[str, Any]:
         "epoch": epoch,
         "next_batch": next_batch,
         "finished": finished,
-        "quarantined": sorted(list(pair) for pair in quarantined),
+        "quarantined": _listed(quarantined),
     }
 
 
@@ -69,10 +70,10 @@ def place_of(state: Any) -> Place:
     """Read the place of the loader that gave this state.
 
     Raises:
-        ValueError: It is no state of a loader.
+        ValueError: It is not a state of a loader.
     """
     try:
-        held = frozenset((index(at), index(position)) for at, position in state["quarantined"])
+        held = frozenset(map(_quarantined, state["quarantined"]))
         place = as_epoch(state["epoch"]), index(state["next_batch"]), bool(state["finished"])
     except (KeyError, TypeError, ValueError):
         raise ValueError(
@@ -82,7 +83,7 @@ def place_of(state: Any) -> Place:
 
 
 def check_state(state: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Refuse a state whose batches would not be those of this loader.
+    """Refuse a state of other batches than the batches of this loader.
 
     Raises:
         ValueError: The state is of another version, or something differs; all of it is named.
@@ -107,19 +108,29 @@ def check_state(state: Mapping[str, Any], current: Mapping[str, Any]) -> None:
 
 
 def united(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """One state for a checkpoint, of what the loaders of all ranks say.
+    """Join the states of all ranks' loaders for a checkpoint.
 
-    Every rank stands at the same batch, but a position that killed a worker is known to the rank
+    Every rank is at the same batch, but a record that killed a worker is known to the rank
     alone that computed it. Whoever resumes, on any number of ranks, must pass over all of them.
 
     Args:
         states: The ranks' `state_dict`, in the order of ranks.
     """
     state = dict(states[0])
-    if "quarantined" in state:  # not in that of a loader of fixed batches
-        pairs = {tuple(pair) for each in states for pair in each["quarantined"]}
-        state["quarantined"] = sorted(list(pair) for pair in pairs)
+    if "quarantined" in state:  # a loader of fixed batches has no quarantine
+        found = {_quarantined(item) for each in states for item in each["quarantined"]}
+        state["quarantined"] = _listed(found)
     return state
+
+
+def _quarantined(item: Any) -> Any:
+    """A record's index, or a pair of epoch and position."""
+    return tuple(map(index, item)) if isinstance(item, (list, tuple)) else index(item)
+
+
+def _listed(quarantined: Collection[Any]) -> list[Any]:
+    """Write a quarantine as plain values."""
+    return [list(item) if isinstance(item, tuple) else item for item in sorted(quarantined)]
 
 
 def differing(then: Any, now: Any, name: str) -> Iterator[str]:

@@ -22,7 +22,7 @@ _WAITS = 0.1
 
 
 class LoaderTimes(NamedTuple):
-    """Times of some batches by stage; a difference of two is that of the batches between.
+    """Times of some batches by stage; the difference of two is of the batches between.
 
     Attributes:
         batches: Batches handed to the consumer.
@@ -38,8 +38,8 @@ class LoaderTimes(NamedTuple):
         hits: Records that the data set's cache had.
         misses: Records that it had not.
         damaged: Entries of the cache that were damaged, dropped, and read from the data again.
-        requests: Questions to servers, where data lies behind a URL.
-        fetched_bytes: What came from them.
+        requests: Requests to servers, of data behind a URL.
+        fetched_bytes: Bytes from them.
     """
 
     batches: int = 0
@@ -80,7 +80,7 @@ class LoaderTimes(NamedTuple):
 
     @property
     def hit_rate(self) -> float | None:
-        """Share of the records read that the cache had, 0 to 1; None: there is no cache."""
+        """Share of the records read that the cache had, 0 to 1; None: without a cache."""
         lookups = self.hits + self.misses
         return self.hits / lookups if lookups else None
 
@@ -212,7 +212,7 @@ class LoaderStats:
 
     @property
     def limit(self) -> str:
-        """What limits training now, in words; "" as long as the last 100 batches have the first."""
+        """Name what limits training now; "" within the first 100 batches."""
         if self.batches <= RECENT_BATCHES:
             return ""
         return limit_text(self.recent.wait_share, self.recent.stages_us)

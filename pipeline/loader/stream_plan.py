@@ -43,7 +43,7 @@ class StreamPlan:
         batch_size: Positions in a batch over all ranks, G.
         world_size: Number of ranks.
         rank: This rank.
-        tail: What becomes of a batch that is not full. With one reader that is the last one:
+        tail: Rule for a batch that is not full. With one reader that is the last one:
             ``drop`` leaves it out, ``keep`` makes it shorter, ``pad`` fills it with invalid rows.
             With several it is any batch after the first of them ended: ``keep`` makes it shorter,
             ``pad`` and ``drop`` fill it, and ``drop`` leaves out what is less than a reader's rows.
@@ -93,8 +93,8 @@ class StreamPlan:
     def tasks(self, *, epoch: int, start: int, quarantine: Quarantine) -> Iterator[BatchTask]:
         """Make the tasks of this rank from global batch `start` until the stream ends.
 
-        Where other ranks may have more, until nobody asks for further ones: their rows are invalid,
-        and there are none where this rank's readers have no record at all.
+        With other ranks, until the caller closes the iterator: their rows are invalid,
+        and the task is empty where this rank's readers had no record at all.
         """
         held = {position for at, position in quarantine if at == epoch}
         with ExitStack() as stack:
@@ -287,7 +287,7 @@ def _closing(items: Iterator[Any]) -> Iterator[Iterator[Any]]:
 
 
 def _tell_lost(dataset: StreamDataset, items: Sequence[Any]) -> None:
-    """Say what damage lost of a shard, where no batch has the items and nobody counts them."""
+    """Log what damage lost of a shard, where no batch has the items."""
     for item in items:
         if isinstance(item, BadRecord) and item.ends_shard:
             _log.warning("%s: %r: %s", dataset, item.key, item.cause)

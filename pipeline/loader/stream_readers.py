@@ -11,20 +11,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.processes import (
-    ChildProcess,
-    end_with_parent,
-    ensure_server,
-    interrupts_held,
-    leave_signals_to_parent,
-    start_deadline,
-    start_patience,
-    worker_context,
-)
+from penstock.core.processes import ChildProcess, interrupts_held, pickled, start_patience
 from penstock.datasets.files.reading_thread import read_ahead, still_wanted
 from penstock.datasets.streams.runs import SHORT_S, Run
-from penstock.pipeline.loader.engines.worker import PRELOADED, Payload, use_one_thread
 from penstock.pipeline.loader.placement import Placement, placement_of
+from penstock.pipeline.loader.worker import Payload, use_one_thread
 from penstock.pipeline.loader.worker_errors import (
     Failure,
     LoaderTimeoutError,
@@ -80,13 +71,17 @@ class StreamReaders:
         """
         if not (dataset.foreign_reader and self._settings.workers):
             return {n: _items(dataset, epoch, n, start) for n, start in starts.items()}
-        payload = Payload(dataset, self._imports)
+        recipe = pickled(
+            (_read, (Payload(dataset, self._imports), placement_of(self._settings))),
+            what="loader: the data set",
+            remedy="use loader.num_workers=0",
+        )
         count = min(self._settings.workers, len(starts))
         opened: dict[int, Iterator[Any]] = {}
         self._idle[:] = [child for child in self._idle if child.is_own]
         for first in range(count):
             mine = {number: starts[number] for number in list(starts)[first::count]}
-            opened |= _ReaderProcess(self._settings, payload, self._idle, epoch, mine).items
+            opened |= _ReaderProcess(self._settings, recipe, self._idle, epoch, mine).items
         return opened
 
     def close(self) -> None:
@@ -108,13 +103,13 @@ def _items(dataset: StreamDataset, epoch: int, number: int, start: int) -> Itera
 
 
 class _ReaderProcess:
-    """Some readers of a stream in a process, which is started again where it ends amid them.
+    """Some readers of a stream in a process, which is started again if it dies.
 
     Their items come in turn, ahead of the consumer, and are kept here until asked for.
 
     Args:
         settings: How processes start, and how long an item may take.
-        payload: The stream.
+        recipe: The pickled call that reads the stream in a process.
         idle: Processes that have the stream and nothing to do; this one, when it is done.
         epoch: The epoch.
         places: The next item of each reader, by its number; counted up.
@@ -123,13 +118,13 @@ class _ReaderProcess:
     def __init__(
         self,
         settings: LoaderSettings,
-        payload: Payload[StreamDataset],
+        recipe: bytes,
         idle: list[ChildProcess],
         epoch: int,
         places: dict[int, int],
     ) -> None:
         self._settings = settings
-        self._payload = payload
+        self._recipe = recipe
         self._idle = idle
         self._epoch = epoch
         self._places = places
@@ -148,7 +143,7 @@ class _ReaderProcess:
         return bool(waiting.ready)
 
     def close(self) -> None:
-        """End the process, if nobody wants items of any reader any more."""
+        """End the process, if all its readers are closed."""
         if all(items.closed for items in self.items.values()):
             self._arriving.close()  # type: ignore[attr-defined]
 
@@ -170,7 +165,7 @@ class _ReaderProcess:
                 is_done = self._settings.persistent_workers
             except (EOFError, ConnectionError):
                 child.end()
-                how = describe_death([child.process])
+                how = describe_death(child.pid, child.exit_code)
                 for number in self._places:
                     failed[number] += 1
                 if max(failed.values()) >= _TRIES:
@@ -195,37 +190,24 @@ class _ReaderProcess:
                     )
             number, items = pickle.loads(child.connection.recv_bytes())
             if isinstance(items, Failure):
-                items.raise_error()
+                raise items.exception()
             limit_s = self._settings.timeout_s
             passing.discard(number)
             yield from ((number, item) for item in items or (_END,))
 
     def _started(self) -> ChildProcess:
-        """Start a process that reads on.
-
-        Raises:
-            ValueError: The stream cannot be sent to processes.
-        """
-        name = self._settings.multiprocessing_context
-        context = worker_context(name, PRELOADED)
-        ensure_server(name)
-        try:
-            with interrupts_held(), start_deadline(self._settings.timeout_s):
-                return ChildProcess(context, _read, self._payload, placement_of(self._settings))
-        except (TypeError, AttributeError, pickle.PicklingError) as error:
-            if "pickle" not in str(error):
-                raise
-            raise ValueError(
-                f"loader: the data set cannot be sent to processes: {error}; use "
-                f"loader.multiprocessing_context=fork or loader.num_workers=0"
-            ) from error
+        """Start a process that reads on."""
+        with interrupts_held():
+            child = ChildProcess()
+        child.begin(self._recipe)
+        return child
 
 
 class _Items:
     """The items of one reader of a process; closing all of them ends it.
 
     Attributes:
-        ready: What has come and was not asked for yet.
+        ready: Items that have arrived and wait.
         ended: Nothing more comes.
         closed: Nobody asks for more.
     """
@@ -250,11 +232,9 @@ class _Items:
         self._process.close()
 
 
-def _read(connection: Connection, payload: Payload[StreamDataset], placement: Placement) -> None:
-    """Read in a process, an epoch when it is asked for, until nobody is there any more."""
+def _read(connection: Connection, payload: Payload, placement: Placement) -> None:
+    """Read an epoch after another in a process, until the parent ends."""
     placement.enter_process()
-    leave_signals_to_parent()
-    end_with_parent()  # the thread that started it ends with the epoch
     use_one_thread()
     with suppress(OSError, EOFError):
         while True:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import signal
 import traceback
-from collections.abc import Sequence
 from dataclasses import dataclass
-from multiprocessing.process import BaseProcess
-from typing import NoReturn
 
-from penstock.core.processes import signal_name, why_no_processes
+from penstock.core.processes import signal_name
 from penstock.core.user_errors import ExplainedError, WorkerTraceback, is_explained
 
 
@@ -51,26 +49,20 @@ class Failure:
             error = WorkerError(f"{type(error).__name__}: {error} ({notes})")
         return cls(error, text, explained)
 
-    def raise_error(self) -> NoReturn:
-        """Raise the exception here, with the worker's traceback as its cause if it needs one."""
-        if self.explained:
-            raise self.error
-        raise self.error from WorkerTraceback(self.text)
+    def exception(self) -> BaseException:
+        """Return the exception, with the worker's traceback as its cause if it needs one."""
+        if not self.explained:
+            self.error.__cause__ = WorkerTraceback(self.text)
+        return self.error
 
 
-def describe_death(workers: Sequence[BaseProcess]) -> str | None:
-    """Say in one line how the first worker that died did; None if all are alive."""
-    for worker in workers:
-        worker.join(timeout=0)
-        if worker.is_alive():
-            continue
-        code = worker.exitcode
-        if code is not None and code < 0:
-            how = f"was killed by signal {-code} ({signal_name(-code)})"
-        else:
-            how = f"ended with exit code {code}"
-        return f"loader: worker process {worker.pid} {how}; {_cause(code)}"
-    return None
+def describe_death(pid: int | None, code: int | None) -> str:
+    """Say in one line how a worker process ended, by its exit code."""
+    if code is not None and code < 0:
+        how = f"was killed by signal {-code} ({signal_name(-code)})"
+    else:
+        how = f"ended with exit code {code}"
+    return f"loader: worker process {pid} {how}; {_cause(code)}"
 
 
 def _cause(code: int | None) -> str:
@@ -89,9 +81,12 @@ def _cause(code: int | None) -> str:
             "a native library crashed, often over one damaged file: find it with "
             "loader.engine=inline"
         )
+    if code == errno.ENOMEM:
+        return (
+            "it got no memory (MemoryError): lower loader.num_workers, loader.prefetch_factor or "
+            "loader.batch_size"
+        )
     if code is not None and code > 0:
-        if (reason := why_no_processes()) is not None:
-            return f"its traceback stands above; {reason}"
         return (
             "its traceback stands above, if it had one; if it could not start, try "
             "loader.engine=inline"

@@ -1,9 +1,7 @@
 """Tasks spread over worker processes; one that is killed is replaced, its task done again.
 
-Each worker of this machine is a pool of loky's with one process, so that a process's end is that of
-its own task. (Of loky 3.7 and pebble 5.2, loky was chosen: a process starts in 0.09 s and runs no
-`__main__` again, its end is seen in 0.07 s. Pebble forgets a task whose process dies before it has
-said that it began.)
+Each worker of this machine is a process that does one task at a time, so that the end of a process
+is the end of its task.
 """
 
 from __future__ import annotations
@@ -11,10 +9,8 @@ from __future__ import annotations
 import fcntl
 import os
 import pickle
-import re
-import signal
+import subprocess
 import threading
-import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
@@ -22,15 +18,16 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.core.machine_cache import files_sent
-from penstock.core.processes import ending_of, interrupts_held
+from penstock.core.processes import ChildProcess, ProcessEndedError, ending_of, interrupts_held
 from penstock.core.user_errors import in_one_line
 
 _ATTEMPTS = 3
-_LOOK_FOR_PARENT_S = 0.25
+_REAP_S = 10.0
 
 
 class Worker(Protocol):
@@ -203,56 +200,60 @@ class LocalLauncher:
     """
 
     def __init__(self, needs: Needs) -> None:
-        self._needs = needs
-        self._pools: list[Any] = []
+        self._recipe = pickle.dumps((_serve, (needs,)))
+        self._workers: list[_LocalWorker] = []
 
     def start(self) -> Worker:
-        """Start a pool of one process."""
-        from loky.process_executor import ProcessPoolExecutor
-
-        given = self._needs, os.getpid()
-        self._pools.append(ProcessPoolExecutor(1, initializer=_begin, initargs=given))
-        return _LocalWorker(self._pools[-1])
+        """Start a process."""
+        self._workers.append(_LocalWorker(self._recipe))
+        return self._workers[-1]
 
     def ending(self, error: BaseException) -> str | None:
         """How the process ended."""
-        from loky.process_executor import TerminatedWorkerError
-
-        if not isinstance(error, TerminatedWorkerError):
-            return None
-        code = re.search(r"\((-?\d+)\)", str(error))  # of the one process that there was
-        return ending_of(int(code[1]) if code else 1)
+        return str(error) if isinstance(error, ProcessEndedError) else None
 
     def end(self) -> None:
         """Kill the processes."""
-        for pool in self._pools:
-            pool.shutdown(wait=True, kill_workers=True)
+        for worker in self._workers:
+            worker.end()
 
 
 class _LocalWorker:
-    def __init__(self, pool: Any) -> None:
-        self._pool = pool
+    """A process, and a thread here that waits for its answers."""
+
+    def __init__(self, recipe: bytes) -> None:
+        self._child = ChildProcess()
+        self._child.begin(recipe)
+        self._future: Future[Any]
 
     def submit(self, task: Any) -> Future[tuple[Any, Exception | None]]:
-        future: Future[tuple[Any, Exception | None]] = self._pool.submit(_do, task)
-        return future
+        self._future = Future()
+        self._child.connection.send(task)
+        threading.Thread(target=self._answer, args=(self._future,), daemon=True).start()
+        return self._future
+
+    def _answer(self, future: Future[Any]) -> None:
+        try:
+            future.set_result(self._child.connection.recv())
+        except (EOFError, OSError):
+            with suppress(subprocess.TimeoutExpired):
+                self._child.process.wait(_REAP_S)
+            future.set_exception(ProcessEndedError(ending_of(self._child.exit_code or 0)))
+
+    def end(self) -> None:
+        self._child.process.kill()
+        self._child.process.wait()
+        self._child.end()
 
 
-_work: Callable[[], Work]
-
-
-def _begin(needs: Needs, parent: int) -> None:
-    """Prepare a worker process, which ends with its parent, whatever it is doing."""
-    global _work
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, who ends us
-    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+def _serve(connection: Connection, needs: Needs) -> None:
+    """Do tasks in a worker process until the parent ends."""
     needs.locked()
-    # Not before a task: what goes wrong here is told as what goes wrong in one.
-    _work = cache(needs.loaded)
-
-
-def _do(task: Any) -> tuple[Any, Exception | None]:
-    return done(_work, task)
+    # Not before a task, so that a failure here is reported as one of the task.
+    work = cache(needs.loaded)
+    with suppress(EOFError, OSError):
+        while True:
+            connection.send(done(work, connection.recv()))
 
 
 def done(work: Callable[[], Work], task: Any) -> tuple[Any, Exception | None]:
@@ -265,9 +266,3 @@ def done(work: Callable[[], Work], task: Any) -> tuple[Any, Exception | None]:
         if (line := in_one_line(error, command="pack")) is not None:
             return None, ValueError(line)
         return None, RuntimeError(f"pack: a worker failed\n{traceback.format_exc()}")
-
-
-def _end_with(parent: int) -> None:
-    while os.getppid() == parent:
-        time.sleep(_LOOK_FOR_PARENT_S)
-    os._exit(1)

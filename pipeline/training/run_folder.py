@@ -509,7 +509,7 @@ _EXECUTION = {
     "dataset": ["cache"],
     "loader": (
         "engine num_workers prefetch_factor pin_memory persistent_workers across_epochs timeout_s "
-        "multiprocessing_context processes resources affinity nice max_error_rate"
+        "multiprocessing_context resources affinity nice max_error_rate"
     ).split(),
     "trainer": (
         "resume resume_anyway progress timeout_s save checkpoint_every checkpoint_seconds log_every"

@@ -200,4 +200,6 @@ if __name__ == "__main__":
     path = tmp_path / "program.py"
     path.write_text(program)
     done = subprocess.run([sys.executable, path], capture_output=True, text=True, timeout=200)
-    assert (done.returncode, done.stdout, done.stderr) == (0, f"{[ROWS // BATCH - 1] * 2}\n", "")
+    assert (done.returncode, done.stdout) == (0, f"{[ROWS // BATCH - 1] * 2}\n")
+    # In the fork, multiprocessing tries to join the workers of torch's DataLoader.
+    assert "penstock" not in done.stderr and done.stderr.count("Traceback") <= 1

@@ -93,7 +93,7 @@ def test_a_store_that_is_away_while_it_is_read(store, put, engine):
     overrides = put(store)
     if engine == "processes":
         # A fork server may be older than the store's credentials.
-        overrides += ["loader.num_workers=1", "loader.multiprocessing_context=spawn"]
+        overrides += ["loader.num_workers=1"]
     with opened(overrides, 0, engine) as loader:
         go_away(store, float("inf"))
         with pytest.raises(Exception, match=r"dataset\.retry_s=0"):

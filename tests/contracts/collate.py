@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,12 +12,37 @@ import torch
 
 from penstock.core.contracts import Collate
 from penstock.core.sample import Batch, Sample
+from penstock.pipeline.loader.contract import mapped, to_tensor
 from tests.contracts.equality import assert_same, untouched_global_states
+
+
+class InTensors:
+    """A collate whose batches have tensors, as the loader hands them out."""
+
+    def __init__(self, collate: Any) -> None:
+        self.collate = collate
+
+    def __call__(self, samples: list[Sample]) -> Batch:
+        return mapped(self.collate(samples), to_tensor)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        given = getattr(self.collate, name)
+        if name in ("with_rows", "into", "columns"):
+            return lambda *asked: mapped(given(*asked), to_tensor)
+        return given
+
+
+def in_tensors(kind: Any) -> Any:
+    """Return a maker of collates of a class whose batches have tensors."""
+    return lambda **arguments: InTensors(kind(**arguments))
 
 
 def check_collate(collate: Collate, samples: list[Sample]) -> Batch:
     """Check that a collate is pure, keeps the order and owns the memory of its batch."""
     before = copy.deepcopy(samples)
+    collate = collate if isinstance(collate, InTensors) else InTensors(collate)
     with untouched_global_states():
         batch = collate(samples)
     assert_same(samples, before, "the collate changed its samples")

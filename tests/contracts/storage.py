@@ -9,12 +9,11 @@ import pickle
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import loky
 import numpy as np
 import pytest
 
@@ -209,11 +208,11 @@ def _send(storage: Any, order: list[int], answer: Any) -> None:
 @cache
 def _new_process() -> Any:
     """Return a new process; all storages share it, because starting one takes seconds."""
-    return loky.ProcessPoolExecutor(1)
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
 
 
 def _read_in_new_process(storage: Storage, order: list[int]) -> Any:
-    pickled = pickle.dumps((storage, order))  # loky would pickle by value
+    pickled = pickle.dumps((storage, order))
     return _new_process().submit(_read_pickled, sys.path, pickled).result(120)
 
 

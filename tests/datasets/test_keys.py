@@ -54,16 +54,13 @@ def test_libraries_that_rebuild_sequences_leave_them_alone():
     assert pin_memory({"key": keys}, device=None)["key"] is keys
 
 
-FORK = "loader.multiprocessing_context=fork"
-
-
 @pytest.mark.parametrize(
     "engine",
     [
         ["loader=inline"],
         ["loader=threads", "loader.num_workers=2"],
-        ["loader=processes", "loader.num_workers=1", "loader.processes=1", FORK],
-        ["loader=torch", "loader.num_workers=1", FORK],
+        ["loader=processes", "loader.num_workers=1"],
+        ["loader=torch", "loader.num_workers=1"],
     ],
 )
 def test_all_batches_have_them_however_they_are_made(tmp_path, engine):

@@ -253,7 +253,6 @@ def test_batches_are_those_of_files_while_the_server_fails_now_and_then(engine, 
     url = store.put(photos, "photos")
     # A fork server, which another test may have started, has the environment that it began with.
     given = [*SMALL, f"loader={engine}", "loader.timeout_s=100"]
-    given += ["loader.multiprocessing_context=spawn"] if engine == "processes" else []
     expected, _ = digests([*SMALL, "loader=inline", f"dataset.storage.path={photos}"])
     store.fault = now_and_then(503, None, "cut", None, 429, None, "short", None, 500)
     found, times = digests([*given, f"dataset.storage.path={url}"])

@@ -21,7 +21,7 @@ from penstock.pipeline.samplers.random import RandomSampler
 from tests.contracts.equality import untouched_global_states
 from tests.pipeline.loader.fakes import digests, make_loader
 
-FORK = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"}
+FORK = {"engine": "torch", "num_workers": 2}
 
 
 class Noisy(Dataset):
@@ -272,9 +272,9 @@ def _labels(batches):
 
 WAYS = [
     {"engine": "threads", "num_workers": 1},
-    {"engine": "processes", "num_workers": 2, "multiprocessing_context": "fork"},
-    {"engine": "torch", "num_workers": 3, "multiprocessing_context": "fork"},
-    {"engine": None, "num_workers": 2, "multiprocessing_context": "fork"},
+    {"engine": "processes", "num_workers": 2},
+    {"engine": "torch", "num_workers": 3},
+    {"engine": None, "num_workers": 2},
     pytest.param({"engine": "threads", "num_workers": 5}, marks=pytest.mark.slow),
 ]
 
@@ -366,7 +366,7 @@ def test_parts_share_no_state_of_the_object():
     given = []
     for workers in (0, 1, 2):
         way = {"engine": "threads" if workers else "inline", "num_workers": workers}
-        with make_loader(stream, multiprocessing_context="fork", **way) as loader:
+        with make_loader(stream, **way) as loader:
             given.append(digests(loader, epochs=2))
     assert given[0] == given[1] == given[2]
 

@@ -9,15 +9,15 @@ from typing import Any
 from penstock import register
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "examples"))
-from executor import ExecutorEngine
+from executor import PoolExecutor
 
 
 @register("engine", "laws_dark")
-class DarkEngine(ExecutorEngine):
+class DarkEngine(PoolExecutor):
     """Gives black images."""
 
-    def run(self, tasks: Any) -> Any:
-        for delivery in super().run(tasks):
-            if delivery.batch is not None:
-                delivery.batch["image"].zero_()
-            yield delivery
+    def _work(self, future: Any, tasks: Any) -> None:
+        deliveries = self._compute.several(tasks)
+        for delivery in deliveries:
+            delivery.batch["image"][:] = 0
+        future.set(deliveries)

@@ -101,6 +101,8 @@ def loader_of(config: dict[str, Any], split: Any = "train", **changes: Any) -> A
     """Build the loader of `config`, with changes to `loader`, `rank`, `world_size` or `device`."""
     names = ("rank", "world_size", "device")
     arguments = {name: changes.pop(name) for name in names if name in changes}
+    if changes.get("engine", config["loader"]["engine"]) != "torch":
+        changes["multiprocessing_context"] = None
     changed = {**config, "loader": {**config["loader"], **changes}}
     return build_loader(changed, split, **arguments)
 

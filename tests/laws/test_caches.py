@@ -30,13 +30,10 @@ CACHES = {
     "disk decoded": ["dataset/cache=disk", "dataset.cache.what=decoded"],
 }  # fmt: skip
 WAYS = {
-    "threads": {"engine": "threads", "num_workers": 3, "processes": 0},
-    "processes": {"engine": "processes", "num_workers": 2, "processes": 2},
-    "torch, fork": {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
-    "torch, forkserver": {"engine": "torch", "num_workers": 2},
-    "spawn": {
-        "engine": "processes", "num_workers": 2, "processes": 1, "multiprocessing_context": "spawn",
-    },
+    "threads": {"engine": "threads", "num_workers": 3},
+    "processes": {"engine": "processes", "num_workers": 2},
+    "torch": {"engine": "torch", "num_workers": 2},
+    "torch, spawned": {"engine": "torch", "num_workers": 2, "multiprocessing_context": "spawn"},
 }  # fmt: skip
 # Every cache inline and with one other engine.
 CASES = [
@@ -105,7 +102,7 @@ def test_a_killed_worker_changes_no_batch(photos, tmp_path, expected):
     pids = tmp_path / "pids"
     pids.mkdir()
     config = _config(photos, tmp_path, "keep decoded", pids, augment="imagenet")
-    with loader_of(config, engine="processes", num_workers=2, processes=2) as loader:
+    with loader_of(config, engine="processes", num_workers=2) as loader:
         given, killed = [], []
         for epoch in range(3):
             given.append([])

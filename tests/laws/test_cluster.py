@@ -38,7 +38,7 @@ def cluster():
 def test_actors_give_the_batches_of_the_inline_engine(dataset, sampler, augment, photos, packed):
     content = {"dataset": dataset, "sampler": sampler, "augment": augment}
     config = compose(overrides(photos, packed, **content))
-    assert digests(config, **way("ray", 3, processes=2)) == digests(config, **INLINE)
+    assert digests(config, **way("ray", 3)) == digests(config, **INLINE)
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +65,7 @@ def far(cluster, hidden):
 )
 def test_actors_on_a_machine_with_a_cache_of_its_own(dataset, sampler, more, photos, packed, far):
     config = compose([*overrides(photos, packed, dataset=dataset, sampler=sampler), *more])
-    there = way("ray", 2, processes=1, resources=far)
+    there = way("ray", 2, resources=far)
     assert digests(config, **there) == digests(config, **INLINE)
 
 
@@ -73,7 +73,7 @@ def test_only_the_machine_that_trains_reads_a_table(hidden, far):
     rows = "".join(f"{n},{n % 7},{'ab'[n % 2]}\n" for n in range(40))
     (hidden / "rows.csv").write_text(f"height,width,label\n{rows}")
     config = compose(["task=table", f"dataset.storage.path={hidden}/rows.csv", *LOADER])
-    there = way("ray", 2, processes=1, resources=far)
+    there = way("ray", 2, resources=far)
     assert digests(config, **there) == digests(config, **INLINE)
 
 
@@ -83,7 +83,7 @@ def test_each_machine_copies_files_from_urls(photos, packed, store, cluster):
     cache = Path(os.environ["XDG_CACHE_HOME"])
     cache.mkdir(exist_ok=True)
     with another_machine(cluster, cache, name="same_cache") as takes:
-        there = way("ray", 2, processes=1, resources=takes)
+        there = way("ray", 2, resources=takes)
         assert digests(config, **there) == digests(config, **INLINE)
 
 
@@ -105,18 +105,18 @@ def test_an_error_names_the_machine_that_cannot_read_the_data(photos, packed, st
     }.items():  # fmt: skip
         config = compose([*AUGMENTS["light"], *LOADER, *changes])
         with pytest.raises(RuntimeError, match=f"loader: .* cannot be opened on far: .*{said}"):
-            digests(config, **way("ray", 2, processes=1, resources=far))
+            digests(config, **way("ray", 2, resources=far))
 
 
 def test_actors_read_from_urls_with_the_credentials_of_this_machine(photos, store):
     config = compose([*overrides(store.put(photos, "photos")), "dataset/cache=none"])
-    assert digests(config, **way("ray", 2, processes=1)) == digests(config, **INLINE)
+    assert digests(config, **way("ray", 2)) == digests(config, **INLINE)
 
 
 def test_a_component_that_needs_global_states_has_its_own_actor(photos):
     noise = "augment.train.noise={_target_: transform/laws_global_noise}"
     config = compose([*overrides(photos), noise])
-    assert digests(config, **way("ray", 2, processes=1)) == digests(config, **INLINE)
+    assert digests(config, **way("ray", 2)) == digests(config, **INLINE)
 
 
 def test_training_and_evaluation_have_their_own_actors_and_a_state_resumes(photos):

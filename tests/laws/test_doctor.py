@@ -8,7 +8,7 @@ from tests.console import penstock
 from tests.laws.runs import AUGMENTS, overrides
 
 WAYS = 12
-QUICK = ["doctor.batches=3", "loader.multiprocessing_context=fork"]
+QUICK = ["doctor.batches=3"]
 
 
 def doctor(given: list[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:

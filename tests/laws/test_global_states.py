@@ -11,7 +11,7 @@ from penstock import compose
 from tests.contracts.equality import seed_globals, untouched_global_states
 from tests.laws.runs import AUGMENTS, DATASETS, INLINE, SAMPLERS, digests, loader_of, overrides
 
-FORK = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"}
+FORK = {"engine": "torch", "num_workers": 2}
 
 
 @pytest.mark.parametrize("way", [INLINE, FORK], ids=["inline", "fork"])

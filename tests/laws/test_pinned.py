@@ -11,8 +11,8 @@ from penstock import compose
 from tests.digests import batch_digest
 from tests.laws.runs import DATASETS, INLINE, digests, loader_of, overrides
 
-THREADS = {"engine": "threads", "num_workers": 2, "multiprocessing_context": "fork"}
-PROCESSES = {**THREADS, "engine": "processes", "processes": 2}
+THREADS = {"engine": "threads", "num_workers": 2}
+PROCESSES = {**THREADS, "engine": "processes"}
 
 
 @pytest.mark.parametrize("way", [THREADS, PROCESSES], ids=["threads", "processes"])

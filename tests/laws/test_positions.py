@@ -73,14 +73,14 @@ def test_global_states_are_seeded_by_position_for_a_component_that_draws_from_th
     assert len({digest for epoch in expected for digest in epoch}) == 14
     torch.manual_seed(99)
     for engine in ("threads", "processes"):
-        assert digests(config, **way(engine, multiprocessing_context="fork")) == expected
+        assert digests(config, **way(engine)) == expected
 
 
 def test_a_killed_worker_changes_no_batch(photos, tmp_path):
     given = overrides(photos, augment="strong")
     expected = digests(compose(given), **INLINE)
     found, killed = [], []
-    processes = way("processes", processes=2, multiprocessing_context="fork")
+    processes = way("processes")
     with loader_of(compose([*given, seen_in(tmp_path)]), **processes) as loader:
         for _ in range(2):
             found.append([])

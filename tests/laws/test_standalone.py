@@ -13,7 +13,7 @@ from penstock import compose
 from tests.digests import batch_digest
 from tests.laws.runs import INLINE, digests, loader_of, overrides, rest
 
-FORK = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"}
+FORK = {"engine": "torch", "num_workers": 2}
 
 
 @pytest.fixture(scope="module")

@@ -43,10 +43,9 @@ SHARDS = (13, 1, 17, 10)  # of 41, in as many archives; no number of lanes or ra
 SOURCES = ("files", "pipe", "generator")
 WAYS: list[dict[str, Any]] = [
     {"engine": "threads", "num_workers": 3},
-    {"engine": "processes", "num_workers": 2, "processes": 2, "multiprocessing_context": "fork"},
-    {"engine": "torch", "num_workers": 2, "multiprocessing_context": "forkserver"},
-    {"engine": "torch", "num_workers": 3, "persistent_workers": False,
-     "multiprocessing_context": "fork"},
+    {"engine": "processes", "num_workers": 2},
+    {"engine": "torch", "num_workers": 2},
+    {"engine": "torch", "num_workers": 3, "persistent_workers": False},
     {"engine": None},
 ]  # fmt: skip
 
@@ -204,8 +203,6 @@ def test_a_killed_worker_is_replaced_and_changes_no_batch(expected, tars, photos
     way = {
         "engine": "processes",
         "num_workers": 2,
-        "processes": 2,
-        "multiprocessing_context": "fork",
     }
     with loader_of(config, **way) as loader:
         given, killed = [], []

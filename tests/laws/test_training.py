@@ -14,7 +14,7 @@ from tests.laws.runs import IMPORTS, overrides
 TRAINER = [
     "model.width=8", "trainer.device=cpu", "trainer.num_threads=1", "trainer.progress=off",
     "trainer.checkpoint_every=2", "trainer.log_every=2", "scheduler=none",
-    "loader.multiprocessing_context=fork", "loader.num_workers=1",
+    "loader.num_workers=1",
 ]  # fmt: skip
 
 

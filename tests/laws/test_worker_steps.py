@@ -15,7 +15,7 @@ COUNT = 70
 ENGINES = {
     "inline": ["loader=inline"],
     "threads": ["loader=threads", "loader.num_workers=2"],
-    "processes": ["loader=processes", "loader.num_workers=2", "loader.processes=2"],
+    "processes": ["loader=processes", "loader.num_workers=2"],
     "torch": ["loader=torch", "loader.num_workers=2"],
 }
 SMALL = ["augment=small", "augment.device.normalize=null", "dataset.val_fraction=0"]

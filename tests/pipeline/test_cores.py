@@ -11,8 +11,7 @@ from penstock.pipeline.loader.settings import LoaderSettings
 
 
 def set_cores(monkeypatch, count):
-    monkeypatch.delenv("LOKY_MAX_CPU_COUNT", raising=False)
-    monkeypatch.setattr("loky.backend.context._cpu_count_cgroup", lambda cores: cores)
+    monkeypatch.setattr("penstock.core.processes._quota_of", lambda cgroup: None)
     monkeypatch.setattr(os, "cpu_count", lambda: 1000)
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(count)), raising=False)
 
@@ -20,7 +19,7 @@ def set_cores(monkeypatch, count):
 def test_the_affinity_holds(monkeypatch):
     set_cores(monkeypatch, 8)
     assert usable_cores() == 8
-    monkeypatch.setattr("loky.backend.context._cpu_count_cgroup", lambda cores: 3)
+    monkeypatch.setattr("penstock.core.processes._quota_of", lambda cgroup: 3)
     assert usable_cores() == 3
 
 
@@ -30,7 +29,6 @@ def test_ranks_of_this_machine_share_the_cores(monkeypatch):
         monkeypatch.setenv("LOCAL_WORLD_SIZE", ranks)
         assert default_workers() == LoaderSettings().workers == workers
         assert LoaderSettings(num_workers=11).workers == 11, "what is asked for holds"
-    assert LoaderSettings(processes=5).workers == 5, "each process needs a worker"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
     set_cores(monkeypatch, 256)
     assert default_workers() == 32

@@ -71,7 +71,7 @@ def test_every_engine_and_rank_gives_the_same_batches(folder):
     expected = digests(config)
     assert expected[0] != expected[1]
     for loader in (["loader=threads", "loader.num_workers=3"],
-                   ["loader=processes", "loader.num_workers=2", "loader.processes=2"],
+                   ["loader=processes", "loader.num_workers=2"],
                    ["loader=torch", "loader.num_workers=2"]):  # fmt: skip
         assert digests(composed(folder, *loader, "loader.batch_size=500")) == expected, loader
     with build_loader(config) as loader:

@@ -59,7 +59,7 @@ def test_a_table_gives_the_same_batches_whatever_reads_it(data):
     other_storage = ["dataset/storage=parquet", "dataset.storage.path=demo_table"]
     eager = ["dataset=eager", "dataset/storage=csv", "dataset.storage.path=demo_table",
              "dataset/decode=table"]  # fmt: skip
-    workers = ["loader=processes", "loader.num_workers=2", "loader.processes=1"]
+    workers = ["loader=processes", "loader.num_workers=2"]
     for overrides in (other_storage, eager, workers):
         found, _ = batches(config_of(data, *overrides))
         for one, two in zip(wanted, found, strict=True):

@@ -81,7 +81,7 @@ def test_a_project_of_ones_own_trains_by_the_command_and_by_its_program(installe
     assert "sampler/every_other" in config.read_text() and "vignette" in config.read_text()
     done = run(
         installed, project, sys.executable, "train.py", "sampler=every_other", "loader=torch",
-        "loader.num_workers=2", "loader.multiprocessing_context=spawn", *QUICK,
+        "loader.num_workers=2", *QUICK,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 

@@ -139,7 +139,7 @@ def _of_workers(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
     if engine == "inline":
         yield _typed("loader=threads", f"loader.num_workers={cores}")
         return
-    of_one_kind = ("processes", "resources")
+    of_one_kind = ("multiprocessing_context", "resources")
     unset = [f"loader.{name}=null" for name in of_one_kind if loader.get(name) is not None]
     if engine == "ray":
         yield from _of_actors(loader, facts)
@@ -153,9 +153,6 @@ def _of_workers(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
         number = max(workers, facts.actors)
         lacks = facts.no_cluster
         yield _typed("loader.engine=ray", f"loader.num_workers={number}", *unset, lacks=lacks)
-    if engine == "processes" and workers > 1:
-        for processes in {1, workers} - {loader.get("processes") or workers}:
-            yield _typed(f"loader.processes={processes}")
     counts = {max(2 * workers, 1), workers // 2 if workers > 1 else 0}
     if workers < cores:
         counts.add(cores)
@@ -165,15 +162,14 @@ def _of_workers(config: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
 
 
 def _of_actors(loader: dict[str, Any], facts: Facts) -> Iterator[Candidate]:
-    """More and fewer actors of as many threads, up to those that the cluster has room for."""
-    actors = loader.get("processes") or facts.workers
-    threads = facts.workers // actors if actors else 1
+    """More and fewer actors, up to those that the cluster has room for."""
+    actors = facts.workers
     for number in sorted({facts.actors, 2 * actors, actors // 2} - {0, actors}, reverse=True):
-        typed = f"loader.processes={number}", f"loader.num_workers={number * threads}"
+        typed = f"loader.num_workers={number}"
         if number <= facts.actors:
-            yield _typed(*typed)
+            yield _typed(typed)
         elif number > actors:
-            yield _typed(*typed, lacks=_NO_ROOM)
+            yield _typed(typed, lacks=_NO_ROOM)
 
 
 def packed_config(

@@ -171,10 +171,9 @@ def cluster_of(settings: LoaderSettings) -> tuple[int, str]:
     on_ray = settings.engine == "ray"
     if not (on_ray or os.environ.get("RAY_ADDRESS")):
         return 0, _NO_CLUSTER
-    threads = settings.workers // (settings.processes or settings.workers or 1) if on_ray else 1
     takes = {name: amount for name, amount in (settings.resources or {}).items() if amount}
     try:
-        return room_for(takes or {"CPU": threads or 1}, "loader=ray"), ""
+        return room_for(takes or {"CPU": 1}, "loader=ray"), ""
     except FAILURES as error:
         return 0, last_line(error)
 

@@ -24,6 +24,7 @@ from penstock.core.contracts import (
 from penstock.core.sample import CUT_TOKENS, BadSample, Batch, Sample
 from penstock.pipeline.build import build, build_dataset, build_device_transforms
 from penstock.pipeline.device import describe_inputs
+from penstock.pipeline.loader.contract import mapped, to_tensor
 from penstock.pipeline.loader.digest import batch_digest
 from penstock.pipeline.pictures.batch import as_bytes, filled, is_float, level_of, rows_of
 
@@ -95,7 +96,7 @@ class DeviceSteps:
 
     def _batch(self, samples: list[Sample], epoch: int) -> tuple[Batch, list[str]]:
         """The batch after all steps, and its fields that are as the collate made them."""
-        batch = self._collate(samples)
+        batch = mapped(self._collate(samples), to_tensor)
         collated = dict(batch)
         batch["epoch"] = torch.full((len(samples),), epoch)
         batch["valid"] = torch.ones(len(samples), dtype=torch.bool)

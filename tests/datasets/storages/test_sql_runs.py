@@ -22,11 +22,7 @@ N = 150
 SMALL = ["augment=light", "augment.image_size=20", "loader.batch_size=8", "loader.drop_last=false"]
 WAYS = {
     "threads": ["loader.engine=threads", "loader.num_workers=3"],
-    "forkserver": ["loader.engine=processes", "loader.num_workers=2"],
-    "spawn": ["loader.engine=processes", "loader.num_workers=2",
-              "loader.multiprocessing_context=spawn"],
-    "fork": ["loader.engine=processes", "loader.num_workers=2",
-             "loader.multiprocessing_context=fork"],
+    "processes": ["loader.engine=processes", "loader.num_workers=2"],
     "torch": ["loader.engine=torch", "loader.num_workers=2"],
 }  # fmt: skip
 

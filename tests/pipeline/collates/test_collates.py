@@ -8,7 +8,11 @@ from penstock.core.sample import Sample
 from penstock.pipeline.collates.list import ListCollate
 from penstock.pipeline.collates.pad import PaddedCollate
 from penstock.pipeline.collates.stack import stack
-from tests.contracts.collate import check_collate
+from tests.contracts.collate import InTensors, check_collate, in_tensors
+
+ListCollate = in_tensors(ListCollate)
+PaddedCollate = in_tensors(PaddedCollate)
+stack = InTensors(stack)
 
 
 def samples(count: int = 5, *, ragged: bool = False) -> list[Sample]:

@@ -18,9 +18,12 @@ from penstock.pipeline.collates.pad import PaddedCollate
 from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.loader.contract import Delivery
 from penstock.pipeline.loader.digest import batch_digest
-from tests.contracts.collate import check_collate
+from tests.contracts.collate import check_collate, in_tensors
 from tests.contracts.equality import assert_same
 from tests.nested_samples import RULES, fields_of
+
+NestedCollate = in_tensors(NestedCollate)
+PaddedCollate = in_tensors(PaddedCollate)
 
 
 def samples(*indices: int) -> list[dict]:
@@ -195,7 +198,7 @@ def test_every_engine_passes_nested_batches_on():
     expected = digests("loader=inline")
     assert len({digest for epoch in expected for digest in epoch}) == 14
     for way in (["loader=threads", "loader.num_workers=3"],
-                ["loader=processes", "loader.num_workers=2", "loader.processes=2"],
+                ["loader=processes", "loader.num_workers=2"],
                 ["loader=torch", "loader.num_workers=2"]):  # fmt: skip
         assert digests(*way) == expected, way
 

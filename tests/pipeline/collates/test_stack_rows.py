@@ -8,8 +8,11 @@ import torch
 from numpy.lib.stride_tricks import as_strided
 
 from penstock.pipeline.collates.stack import stack
+from tests.contracts.collate import InTensors
 from tests.contracts.equality import assert_same
 from tests.pipeline.collates.test_collates import samples
+
+stack = InTensors(stack)
 
 
 def in_rows(count: int = 5) -> tuple[list, np.ndarray, dict]:

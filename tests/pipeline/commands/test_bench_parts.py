@@ -104,9 +104,9 @@ def test_cores_of_a_cluster_are_named_where_those_of_this_machine_are_at_work():
 
     four = {"workers": 4, "no_cluster": "start one"}
     assert on_ray(**four)["loader.engine=ray loader.num_workers=4"].lacks == "start one"
-    both = {"loader": {"processes": 2}, "workers": 4, "actors": 32}
+    both = {"workers": 4, "actors": 32}
     [(typed, found)] = on_ray(**both).items()
-    assert typed == "loader.engine=ray loader.num_workers=32 loader.processes=null"
+    assert typed == "loader.engine=ray loader.num_workers=32"
     assert not found.lacks
     for other in ({"workers": 2}, {"limit": "model"}, {"reading": 0.3}):
         assert not on_ray(**{**four, **other}), "local cores first, and what cores can help"
@@ -118,19 +118,18 @@ def test_actors_are_tried_up_to_those_that_there_is_room_for():
         found = typed(config_of(engine="ray", **loader), known)
         return [text for text in found if "prefetch" not in text]
 
-    def spread(actors, workers):
-        return f"loader.processes={actors} loader.num_workers={workers}"
+    def many(actors):
+        return f"loader.num_workers={actors}"
 
-    assert on_ray(8, 64) == [spread(64, 64), spread(16, 16), spread(4, 4)]
-    assert on_ray(64, 32, processes=16) == [spread(32, 128), spread(8, 32)]
-    assert on_ray(8, 8) == [spread(16, 16), spread(4, 4)]
-    assert on_ray(0, 6) == [spread(6, 6)]
+    assert on_ray(8, 64) == [many(64), many(16), many(4)]
+    assert on_ray(8, 8) == [many(16), many(4)]
+    assert on_ray(0, 6) == [many(6)]
     engines = ["loader.engine=threads loader.resources=null",
                "loader.engine=torch loader.resources=null"]  # fmt: skip
     assert on_ray(4, 4, resources={"CPU": 1})[2:] == engines, "as many as fit here"
     known = facts(workers=8, actors=8, decoding=None)
     lacking = [c for c in candidates.candidates(config_of(engine="ray"), known) if c.lacks]
-    assert [c.typed for c in lacking] == [spread(16, 16)]
+    assert [c.typed for c in lacking] == [many(16)]
     assert "ray start --address=" in lacking[0].lacks
 
 
@@ -138,7 +137,6 @@ def test_actors_are_tried_up_to_those_that_there_is_room_for():
 @pytest.mark.parametrize("limit", ["loader", "model"])
 def test_what_is_advised_can_be_typed(engine, limit):
     given = [f"loader={engine}", "loader.num_workers=4"]
-    given += ["loader.processes=2"] if engine in ("processes", "default", "ray") else []
     given += ["loader.resources={CPU: 1}"] if engine == "ray" else []
     engines = ("inline", "threads", "processes", "torch", "ray")
     known = facts(limit=limit, workers=4, engines=engines, actors=8, reading=0.1, cuda=True)

@@ -37,7 +37,7 @@ def test_why_there_is_no_cluster_is_told(monkeypatch):
 def test_actors_are_what_is_tried(cluster, data_dir, monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", cluster.address)
     assert cluster_of(HERE) == (4, "")
-    four = LoaderSettings(engine="ray", num_workers=4, processes=2, resources={"CPU": 3})
+    four = LoaderSettings(engine="ray", num_workers=4, resources={"CPU": 3})
     assert cluster_of(four) == (1, "")
     texts = [*QUICK, f"data_dir={data_dir}", "loader=ray", "loader.num_workers=2"]
     points = read_points(texts, command="bench")
@@ -46,7 +46,7 @@ def test_actors_are_what_is_tried(cluster, data_dir, monkeypatch):
         known = Facts(limit="loader", workers=2, decoding=None, engines=(), holds=False,
                       cuda=False, actors=4)  # fmt: skip
         first, *_ = candidates(config, known)
-        assert first.typed == "loader.processes=4 loader.num_workers=4"
+        assert first.typed == "loader.num_workers=4"
         settings = BenchSettings(try_seconds=0.02, rounds=1)
         with Bench(points, present, settings, rows=None, measure=Subject.loader_round) as tries:
             trial = tries.attempt(first)

@@ -22,7 +22,7 @@ from tests.building import build_step
 
 N = 301
 THREADS = {"engine": "threads", "num_workers": 2, "collate": stack, "drop_last": False}
-PROCESS = {**THREADS, "engine": "processes", "processes": 1, "multiprocessing_context": "fork"}
+PROCESS = {**THREADS, "engine": "processes"}
 ALONE = {"engine": "inline", "collate": stack, "drop_last": False}
 
 

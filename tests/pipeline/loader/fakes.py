@@ -125,13 +125,11 @@ class Collated:
         return CollateCapabilities(overhead=self.overhead)
 
     def __call__(self, samples: list[Sample]) -> Batch:
-        import torch
-
         batch: Batch = {
-            name: torch.tensor([sample[name] for sample in samples])
+            name: np.array([sample[name] for sample in samples])
             for name in ("label", "index", "position")
         }
-        batch["image"] = torch.from_numpy(np.stack([sample["image"] for sample in samples]))
+        batch["image"] = np.stack([sample["image"] for sample in samples])
         batch["key"] = [sample["key"] for sample in samples]
         return batch
 
@@ -151,8 +149,8 @@ def make_loader(dataset: Any, sampler: Any = None, **changes: Any) -> Loader:
 
 
 def the_pool(loader: Loader) -> Any:
-    """The worker pool of a loader whose engine has one; None before it is started."""
-    return loader._engine.pool  # type: ignore[attr-defined]
+    """The executor of a loader; None before it is started."""
+    return loader._scheduler._executor
 
 
 def kill_worker(loader: Loader, number: int, *, spared: Sequence[int] = ()) -> int:
@@ -192,10 +190,9 @@ class Nothing:
 
     imports: tuple[str, ...] = ()
     global_random = False
-    row_bytes = 0
 
-    def __call__(self, task: Any) -> Delivery:
-        return Delivery(task.number, {})
+    def several(self, tasks: Any, *, allocate: Any = None) -> list[Delivery]:
+        return [Delivery(task.number, {}) for task in tasks]
 
 
 class Bare:

@@ -12,7 +12,7 @@ import torch
 from penstock.core.contracts import CollateCapabilities
 from penstock.core.sample import BadSample, Sample
 from penstock.pipeline.collating import from_rows
-from penstock.pipeline.loader.engines import batch_memory
+from penstock.pipeline.loader import memory as memory_module
 from tests.pipeline.loader.fakes import Collated, FakeDataset
 
 
@@ -130,5 +130,5 @@ class FakeMemory:
 def use_instead_of_cuda(monkeypatch: Any, memory: FakeMemory) -> None:
     """Let loaders take `memory` for that of CUDA."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(batch_memory, "pinned_memory", lambda size: memory.allocate(size))
+    monkeypatch.setattr(memory_module, "pinned_memory", lambda size: memory.allocate(size))
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: memory.pin(tensor))

@@ -35,8 +35,8 @@ ARRAYS = {
 CROPS = {"waveform": "[64]", "volume": "[5,null,4]", "spectrum": "[16]", "big_endian": "[8,8]"}
 WAYS = [
     ["loader=threads", "loader.num_workers=2"],
-    ["loader=processes", "loader.num_workers=2", "loader.processes=1"],
-    ["loader=torch", "loader.num_workers=2", "loader.multiprocessing_context=fork"],
+    ["loader=processes", "loader.num_workers=2"],
+    ["loader=torch", "loader.num_workers=2"],
 ]
 
 

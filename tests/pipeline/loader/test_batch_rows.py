@@ -16,9 +16,9 @@ from tests.pipeline.loader.fakes import digest, make_loader
 
 ENGINES = {
     "inline": {"engine": "inline"},
-    "torch": {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
-    "threads": {"engine": "threads", "num_workers": 2, "processes": 0},
-    "processes": {"engine": "processes", "num_workers": 2, "processes": 1},
+    "torch": {"engine": "torch", "num_workers": 2},
+    "threads": {"engine": "threads", "num_workers": 2},
+    "processes": {"engine": "processes", "num_workers": 2},
 }
 
 

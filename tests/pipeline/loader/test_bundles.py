@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 import time
 from itertools import accumulate
 from typing import ClassVar
@@ -15,9 +14,7 @@ from hypothesis import strategies as st
 from penstock.core.contracts import CollateCapabilities
 from penstock.pipeline.collates.stack import stack
 from penstock.pipeline.loader.bundles import row_bytes
-from penstock.pipeline.loader.contract import Delivery
 from penstock.pipeline.loader.digest import batch_digest
-from penstock.pipeline.loader.engines.threads import ThreadPool
 from penstock.pipeline.loader.faults import BadSampleError
 from penstock.pipeline.samplers.sequential import SequentialSampler
 from tests.pipeline.loader.bundled import (
@@ -27,7 +24,6 @@ from tests.pipeline.loader.bundled import (
     Arrays,
     N,
     dataset,
-    task,
 )
 from tests.pipeline.loader.fakes import make_loader
 from tests.pipeline.loader.staged import FakeMemory, use_instead_of_cuda
@@ -40,7 +36,7 @@ from tests.pipeline.loader.staged import FakeMemory, use_instead_of_cuda
     tail=st.sampled_from([True, False, "pad"]),
     start=st.integers(0, 5),
     most=st.integers(0, 3),
-    where=st.sampled_from([THREADS, THREADS, THREADS, PROCESS]),
+    where=st.sampled_from([THREADS]),
 )
 def test_batches_are_those_that_are_made_alone(
     arrays_folder, batch_size, world_size, tail, start, most, where
@@ -155,7 +151,7 @@ def test_a_position_that_is_known_to_kill_is_in_no_bundle(arrays_folder, ways):
     storage = Arrays(arrays_folder)
     with make_loader(dataset(storage), batch_size=5, **ways) as loader:
         state = loader.state_dict()
-        loader.load_state_dict({**state, "quarantined": [[0, 152]]})
+        loader.load_state_dict({**state, "quarantined": [152]})
         digests = [batch_digest(batch) for batch in loader]
         assert loader.stats.bad_samples == 1
     with make_loader(dataset(Arrays(arrays_folder)), batch_size=5, **ALONE) as loader:
@@ -198,40 +194,6 @@ def test_the_next_bundle_is_computed_as_soon_as_one_is_begun(arrays_folder):
                 while len(storage.taken) < bundles + 2:
                     assert time.monotonic() < deadline, "it waits for the rest of this bundle"
                     time.sleep(0.001)
-
-
-class OneByOne:
-    """Waits in the first task; nothing can be computed together."""
-
-    row_bytes = 1
-
-    def __init__(self) -> None:
-        self.begun: list[int] = []
-        self.is_waiting, self.free = threading.Event(), threading.Event()
-
-    def together(self, tasks, *, allocate):
-        return []
-
-    def __call__(self, asked, *, allocate):
-        self.begun.append(asked.number)
-        self.is_waiting.set()
-        assert self.free.wait(120)
-        return Delivery(asked.number, {})
-
-
-def test_what_is_dropped_is_computed_no_further():
-    compute = OneByOne()
-    pool = ThreadPool(compute, 1, depth=2, timeout_s=120)
-    try:
-        pool.submit([task(number, number) for number in range(3)])
-        assert compute.is_waiting.wait(120)
-        pool.drop()
-        compute.free.set()
-        waiting = pool.submit([task(3, 3), task(4, 4)])
-        assert [pool.take(pending).number for pending in waiting] == [3, 4]
-        assert compute.begun == [0, 3, 4]
-    finally:
-        pool.close()
 
 
 class _WithMoreNames:

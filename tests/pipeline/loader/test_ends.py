@@ -15,9 +15,9 @@ from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
 ENGINES = {
     "inline": {"engine": "inline"},
-    "threads": {"engine": "threads", "num_workers": 2, "processes": 0},
-    "processes": {"engine": "processes", "num_workers": 2, "processes": 1},
-    "default": {"engine": None, "num_workers": 2, "processes": 0},
+    "threads": {"engine": "threads", "num_workers": 2},
+    "processes": {"engine": "processes", "num_workers": 2},
+    "default": {"engine": None, "num_workers": 2},
     "torch": {"engine": "torch", "num_workers": 1},
 }
 

@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from penstock.pipeline.loader.engines import pool
+from penstock.pipeline.loader import placement
 from penstock.pipeline.loader.worker_errors import LoaderTimeoutError, WorkerError
 from penstock.pipeline.samplers.random import RandomSampler
 from tests.contracts.engine import check_engine
@@ -24,7 +24,7 @@ def workers():
     return lambda: [each for each in multiprocessing.active_children() if each not in before]
 
 
-QUICK = {"multiprocessing_context": "fork", "engine": "torch", "num_workers": 2}
+QUICK = {"engine": "torch", "num_workers": 2}
 
 
 def test_inline():
@@ -33,7 +33,7 @@ def test_inline():
 
 @pytest.mark.parametrize("num_workers", [0, 1, 2, 3])
 def test_torch_with_any_number_of_workers(num_workers):
-    check_engine("torch", num_workers=num_workers, multiprocessing_context="fork")
+    check_engine("torch", num_workers=num_workers)
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,6 @@ def test_torch_without_persistent_workers(prefetch_factor):
     check_engine(
         "torch",
         num_workers=2,
-        multiprocessing_context="fork",
         persistent_workers=False,
         prefetch_factor=prefetch_factor,
     )
@@ -82,10 +81,9 @@ def test_persistent_workers_stay(workers):
         assert {child.pid for child in workers()} == before
 
 
-@pytest.mark.parametrize("start_method", ["fork", "forkserver"])
-def test_a_killed_worker_is_named_at_once(start_method):
+def test_a_killed_worker_is_named_at_once():
     start = time.monotonic()
-    settings = {**QUICK, "multiprocessing_context": start_method, "timeout_s": 200}
+    settings = {**QUICK, "timeout_s": 200}
     with make_loader(FakeDataset(40, deadly=20), **settings) as loader:
         with pytest.raises(WorkerError, match=r"worker process \d+ was killed by signal 9") as e:
             digests(loader)
@@ -151,14 +149,13 @@ def test_what_cannot_be_sent_to_workers_is_told():
     settings = {**QUICK, "multiprocessing_context": "spawn"}
     with (
         make_loader(_Locked(40), **settings) as loader,
-        pytest.raises(ValueError, match=r"cannot be sent to workers.*num_workers=0"),
-        pytest.warns(UserWarning),
+        pytest.raises(ValueError, match=r"cannot be sent to processes.*loader.engine=threads"),
     ):
         digests(loader)
 
 
 def test_more_workers_than_cores_warn_once(caplog, recwarn):
-    pool._said.clear()
+    placement._said.clear()
     many = len(os.sched_getaffinity(0)) + 1
     expected = digests(make_loader(FakeDataset(20)))
     with caplog.at_level(logging.WARNING):
@@ -178,19 +175,6 @@ def test_many_kept_batches_do_not_run_out_of_descriptors():
 def test_an_unknown_engine_is_refused():
     with pytest.raises(ValueError, match=r"loader.engine is 'warp'; engines: .*inline"):
         make_loader(FakeDataset(8), engine="warp")
-
-
-def test_torch_names_that_we_rely_on():
-    from torch.utils.data import dataloader
-
-    source = dataloader.__dict__["_MultiProcessingDataLoaderIter"]
-    for name in ("_shutdown_workers", "_reset", "_try_get_data"):
-        assert hasattr(source, name)
-    with make_loader(FakeDataset(20), **QUICK) as loader:
-        digests(loader)
-        iterator = loader._engine._iterator
-        assert len(iterator._workers) == 2
-        assert iterator._data_queue.__class__.__name__ == "WatchedQueue"
 
 
 def test_sampler_position_is_all_that_matters():

@@ -21,9 +21,9 @@ WAYS = pytest.mark.parametrize(
     [
         {"engine": "inline"},
         THREADS,
-        {**THREADS, "engine": None, "processes": 0},
-        {**THREADS, "engine": "processes", "processes": 1, "multiprocessing_context": "fork"},
-        {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
+        {**THREADS, "engine": None},
+        {**THREADS, "engine": "processes"},
+        {"engine": "torch", "num_workers": 2},
     ],
     ids=["inline", "threads", "default", "process", "torch"],
 )

@@ -137,7 +137,7 @@ def test_a_rank_that_skips_all_gets_one_invalid_row():
 
 def test_raise_says_it_in_one_line():
     loader = make_loader(FakeDataset(N, bad=BAD), on_error="raise", engine="torch",
-                         num_workers=1, multiprocessing_context="fork")  # fmt: skip
+                         num_workers=1)  # fmt: skip
     with (
         loader,
         pytest.raises(BadSampleError, match=r"fake /data: 'img/0000003.jpg' at position 3"),

@@ -14,7 +14,7 @@ FIRST_BATCH = """
 import sys
 from penstock import build_loader, compose
 
-overrides = ["augment=none", "dataset.val_fraction=0", "loader=threads", "loader.processes=0",
+overrides = ["augment=none", "dataset.val_fraction=0", "loader=threads",
              "loader.num_workers=2", "loader.batch_size=4", *sys.argv[1:]]
 with build_loader(compose(overrides), "train") as loader:
     print(len(next(iter(loader))["image"]))

@@ -19,7 +19,6 @@ from tests.pipeline.loader.fakes import FakeDataset, make_loader
 if __name__ == "__main__":
     loader = make_loader(
         FakeDataset(4000, slow_s=0.05), engine="torch", num_workers=2,
-        multiprocessing_context=sys.argv[1],
     )
     try:
         for number, batch in enumerate(loader):
@@ -38,7 +37,6 @@ if __name__ == "__main__":
         print("ready", flush=True)
         with make_loader(
             FakeDataset(4000, slow_s=0.05), engine=sys.argv[1], num_workers=2,
-            processes=2 if sys.argv[1] == "processes" else 0, multiprocessing_context=sys.argv[2],
         ) as loader:
             list(loader)
     except KeyboardInterrupt:
@@ -46,19 +44,11 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("engine", "start_method"),
-    [
-        ("processes", "forkserver"),
-        pytest.param("processes", "spawn", marks=pytest.mark.slow),
-        pytest.param("torch", "spawn", marks=pytest.mark.slow),
-    ],
-)
-def test_ctrl_c_does_not_reach_processes_that_are_still_starting(tmp_path, engine, start_method):
+@pytest.mark.parametrize("engine", ["processes", pytest.param("torch", marks=pytest.mark.slow)])
+def test_ctrl_c_does_not_reach_processes_that_are_still_starting(tmp_path, engine):
     runs = []
     for after_s in (0.05, 0.3):
-        process = start_program(tmp_path, STARTING, engine, start_method)
+        process = start_program(tmp_path, STARTING, engine)
         started = _children_that_import(process)
         time.sleep(after_s)
         os.killpg(process.pid, signal.SIGINT)
@@ -76,7 +66,7 @@ def _children_that_import(process: subprocess.Popen[str]) -> list[psutil.Process
         for child in _workers(process):
             with suppress(psutil.Error):
                 command = " ".join(child.cmdline())
-                if "forkserver import" in command or "spawn import" in command:
+                if "forkserver import" in command or "loader.worker" in command:
                     return [child]
         time.sleep(0.005)
     raise AssertionError("no worker process was started")
@@ -86,11 +76,8 @@ def _workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
     return psutil.Process(process.pid).children(recursive=True)
 
 
-@pytest.mark.parametrize(
-    "start_method", ["forkserver", pytest.param("fork", marks=pytest.mark.slow)]
-)
-def test_ctrl_c_is_for_the_main_process(tmp_path, start_method):
-    process = start_program(tmp_path, SCRIPT, start_method)
+def test_ctrl_c_is_for_the_main_process(tmp_path):
+    process = start_program(tmp_path, SCRIPT)
     workers = family_at_work(process)
     os.killpg(process.pid, signal.SIGINT)
     out, err = process.communicate(timeout=250)
@@ -100,7 +87,7 @@ def test_ctrl_c_is_for_the_main_process(tmp_path, start_method):
 
 
 def test_workers_end_when_the_main_process_is_killed(tmp_path):
-    process = start_program(tmp_path, SCRIPT, "fork")
+    process = start_program(tmp_path, SCRIPT)
     workers = family_at_work(process)
     process.kill()
     process.communicate(timeout=250)

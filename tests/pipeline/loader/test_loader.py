@@ -22,7 +22,7 @@ from tests.pipeline.loader.fakes import (
 )
 
 N = 53
-FORK = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"}
+FORK = {"engine": "torch", "num_workers": 2}
 
 
 def _sampler(name: str, dataset: FakeDataset):
@@ -191,14 +191,14 @@ IDENTITY = {
         ({"identity": {**IDENTITY, "pixels": {"decode": {"mode": "L"}}}},
          "pixels.augment.* is nothing; pixels.decode.mode was RGB and is L"),
         ({"n": N + 1}, "plan.num_positions was 53 and is 54"),
-        ({"version": 0}, "version 0, expected 1"),
+        ({"version": 0}, "version 0, expected 2"),
     ],
 )  # fmt: skip
 def test_a_state_of_something_else_is_refused(changes, message):
     saved = make_loader(FakeDataset(N), RandomSampler(N), identity=IDENTITY).state_dict()
     changes = dict(changes)
     n = changes.pop("n", N)
-    saved["version"] = changes.pop("version", 1)
+    saved["version"] = changes.pop("version", 2)
     loader = make_loader(FakeDataset(n), RandomSampler(n), **{"identity": IDENTITY, **changes})
     with pytest.raises(ValueError, match=message) as caught:
         loader.load_state_dict(saved)
@@ -206,7 +206,7 @@ def test_a_state_of_something_else_is_refused(changes, message):
     loader.load_state_dict(saved, anyway=True)
 
 
-STATES = [None, "x", {}, {"epoch": "a"}, {"epoch": -1}, {"next_batch": 0.5}, {"quarantined": [1]}]
+STATES = [None, "x", {}, {"epoch": "a"}, {"epoch": -1}, {"next_batch": 0.5}, {"quarantined": ["a"]}]
 
 
 @pytest.mark.parametrize("given", STATES)

@@ -18,8 +18,11 @@ def test_a_wait_that_no_clock_takes_is_refused(wrong):
 def test_an_engine_that_nobody_has_is_refused_before_there_is_data():
     with pytest.raises(ValueError, match=r"loader.engine is 'warp'; engines: inline, proc"):
         LoaderSettings(engine="warp")
-    with pytest.raises(ValueError, match=r"new name: type loader.engine=processes"):
-        LoaderSettings(engine="ring", processes=2)
+
+
+def test_a_start_method_is_of_torch_alone():
+    with pytest.raises(ValueError, match="type loader=torch"):
+        LoaderSettings(engine="processes", multiprocessing_context="spawn")
 
 
 @pytest.mark.parametrize(
@@ -28,7 +31,6 @@ def test_an_engine_that_nobody_has_is_refused_before_there_is_data():
         ({"batch_size": 0}, "loader.batch_size is 0: .* greater than or equal to 1"),
         ({"eval_batch_size": 0}, "eval_batch_size is 0: .* greater than or equal to 1"),
         ({"num_workers": "many"}, "num_workers is 'many': .* integer, or input should be 'auto'"),
-        ({"processes": -1}, "processes is -1: .* greater than or equal to 0"),
         ({"prefetch_factor": 1025}, "prefetch_factor is 1025: .* less than or equal to 1024"),
     ],
 )

@@ -11,7 +11,6 @@ import pytest
 
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 from tests.pipeline.loader.programs import assert_gone, family_at_work, runs, start_program
-from tests.shares import in_turn
 
 MAIN = """
 import multiprocessing, signal, sys, time
@@ -23,12 +22,8 @@ class Hanging(FakeDataset):
             time.sleep(3600)
         return super().fetch(indices, positions, epoch)
 
-def loader_of(engine, start_method, dataset):
-    processes = 2 if engine == "processes" else 0
-    return make_loader(
-        dataset, engine=engine, num_workers=2, processes=processes,
-        multiprocessing_context=start_method,
-    )
+def loader_of(engine, dataset):
+    return make_loader(dataset, engine=engine, num_workers=2)
 """
 
 FINISHES = (
@@ -36,10 +31,10 @@ FINISHES = (
     + """
 if __name__ == "__main__":
     came = []
-    if sys.argv[3] == "handled":
+    if sys.argv[2] == "handled":
         signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
     more = 20
-    for number, batch in enumerate(loader_of(*sys.argv[1:3], FakeDataset(4000, slow_s=0.05))):
+    for number, batch in enumerate(loader_of(sys.argv[1], FakeDataset(4000, slow_s=0.05))):
         print(number, flush=True)
         more -= bool(came)
         if not more:
@@ -53,7 +48,7 @@ ENDS = (
     MAIN
     + """
 if __name__ == "__main__":
-    loader = loader_of(*sys.argv[1:], Hanging(800))
+    loader = loader_of(sys.argv[1], Hanging(800))
     batches = iter(loader)
     next(batches)
     print("0", flush=True)
@@ -63,29 +58,10 @@ if __name__ == "__main__":
 """
 )
 
-OTHERS = (
-    MAIN
-    + """
-if __name__ == "__main__":
-    for batch in loader_of("processes", "forkserver", FakeDataset(40)):
-        pass
-    context = multiprocessing.get_context("forkserver")
-    context.Process(target=time.sleep, args=(3600,), daemon=True).start()
-    time.sleep(0.5)
-    print("0", flush=True)
-    time.sleep(0.5)
-"""
-)
 
-# Between them, the tests see each pair every time.
-SPAWN = [pytest.param(engine, "spawn", marks=pytest.mark.slow) for engine in ("processes", "torch")]
-ENGINES = [*in_turn(["processes", "torch"], ["fork", "forkserver"]), *SPAWN]
-CROSSED = [*in_turn(["torch", "processes"], ["fork", "forkserver"]), *SPAWN]
-
-
-@pytest.mark.parametrize(("engine", "start_method"), ENGINES)
-def test_workers_are_there_for_the_last_step(tmp_path, engine, start_method):
-    process = start_program(tmp_path, FINISHES, engine, start_method, "handled")
+@pytest.mark.parametrize("engine", ["processes", "torch"])
+def test_workers_are_there_for_the_last_step(tmp_path, engine):
+    process = start_program(tmp_path, FINISHES, engine, "handled")
     family = family_at_work(process)
     os.killpg(process.pid, signal.SIGTERM)
     assert process.stdout is not None
@@ -97,9 +73,9 @@ def test_workers_are_there_for_the_last_step(tmp_path, engine, start_method):
     assert_gone(family)
 
 
-@pytest.mark.parametrize(("engine", "start_method"), CROSSED)
-def test_workers_end_with_a_main_process_that_ends_of_it(tmp_path, engine, start_method):
-    process = start_program(tmp_path, FINISHES, engine, start_method, "unhandled")
+@pytest.mark.parametrize("engine", ["processes", "torch"])
+def test_workers_end_with_a_main_process_that_ends_of_it(tmp_path, engine):
+    process = start_program(tmp_path, FINISHES, engine, "unhandled")
     family = family_at_work(process)
     os.killpg(process.pid, signal.SIGTERM)
     process.communicate(timeout=250)
@@ -108,19 +84,11 @@ def test_workers_end_with_a_main_process_that_ends_of_it(tmp_path, engine, start
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("engine", "start_method"), ENGINES)
-def test_workers_that_hang_do_not_keep_the_main_process(tmp_path, engine, start_method):
-    process = start_program(tmp_path, ENDS, engine, start_method)
+@pytest.mark.parametrize("engine", ["processes", "torch"])
+def test_workers_that_hang_do_not_keep_the_main_process(tmp_path, engine):
+    process = start_program(tmp_path, ENDS, engine)
     family = family_at_work(process)
     os.kill(family[-1].pid, signal.SIGTERM)
-    _, err = process.communicate(timeout=250)
-    assert (process.returncode, err) == (0, "")
-    assert_gone(family)
-
-
-def test_processes_of_others_are_terminated_as_usual(tmp_path):
-    process = start_program(tmp_path, OTHERS)
-    family = family_at_work(process)
     _, err = process.communicate(timeout=250)
     assert (process.returncode, err) == (0, "")
     assert_gone(family)
@@ -136,16 +104,13 @@ class _RunsCommands(FakeDataset):
 
 @pytest.mark.parametrize("engine", ["processes", "torch"])
 def test_commands_of_a_data_set_are_terminated_as_usual(engine):
-    processes = 1 if engine == "processes" else 0
-    dataset = _RunsCommands(16)
-    settings = {"num_workers": 1, "processes": processes, "multiprocessing_context": "fork"}
-    with make_loader(dataset, engine=engine, **settings) as loader:
+    with make_loader(_RunsCommands(16), engine=engine, num_workers=1) as loader:
         assert len(digests(loader)) == 2
 
 
 def test_a_worker_that_hangs_is_ended_at_the_deadline():
     began = time.monotonic()
-    settings = {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"}
+    settings = {"engine": "torch", "num_workers": 2}
     with (
         make_loader(FakeDataset(40, slow_s=3600), timeout_s=1, **settings) as loader,
         pytest.raises(RuntimeError, match="no batch within timeout_s=1 s"),

@@ -164,8 +164,8 @@ def test_a_field_to_be_renamed_that_is_not_there(folder):
 WAYS = [
     ["loader=inline"],
     ["loader=threads", "loader.num_workers=2"],
-    ["loader=processes", "loader.num_workers=2", "loader.processes=1"],
-    ["loader=torch", "loader.num_workers=2", "loader.multiprocessing_context=fork"],
+    ["loader=processes", "loader.num_workers=2"],
+    ["loader=torch", "loader.num_workers=2"],
 ]
 
 

@@ -253,8 +253,8 @@ def test_large_records_of_a_mix_are_computed_in_pieces(folders):
 
 WAYS = {
     "threads": {"engine": "threads", "num_workers": 2},
-    "processes": {"engine": "processes", "num_workers": 2, "processes": 1},
-    "torch": {"engine": "torch", "num_workers": 2, "multiprocessing_context": "fork"},
+    "processes": {"engine": "processes", "num_workers": 2},
+    "torch": {"engine": "torch", "num_workers": 2},
 }
 
 

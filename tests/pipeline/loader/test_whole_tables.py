@@ -291,8 +291,8 @@ def batches(tmp_path):
 WAYS = {
     "inline": ["loader=inline"],
     "threads": ["loader=threads", "loader.num_workers=2"],
-    "processes": ["loader=processes", "loader.num_workers=2", "loader.processes=1"],
-    "torch": ["loader=torch", "loader.num_workers=2", "loader.multiprocessing_context=fork"],
+    "processes": ["loader=processes", "loader.num_workers=2"],
+    "torch": ["loader=torch", "loader.num_workers=2"],
 }
 
 

@@ -12,6 +12,10 @@ from penstock.pipeline.collates.pad import PaddedCollate
 from penstock.pipeline.learning.building import build_model, build_task
 from penstock.pipeline.learning.networks import TokenModel
 from penstock.pipeline.tasks.tokens import NextToken
+from tests.contracts.collate import in_tensors
+
+PackedCollate = in_tensors(PackedCollate)
+PaddedCollate = in_tensors(PaddedCollate)
 
 LENGTHS = (5, 3, 8, 1, 4, 0)
 

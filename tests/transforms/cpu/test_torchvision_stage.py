@@ -163,5 +163,3 @@ class TestSteps:
         parts = [rows(config, **INLINE, rank=rank, world_size=2) for rank in range(2)]
         joined = [sorted(a + b) for a, b in zip(*parts, strict=True)]
         assert joined == [sorted(batch) for batch in whole]
-        with pytest.raises(ValueError, match="a component draws from global random states"):
-            digests(config, **way("threads"), processes=0)

@@ -9,7 +9,10 @@ from penstock.pipeline.collates.pad import PaddedCollate
 from penstock.pipeline.models.reference import box_detector
 from penstock.pipeline.tasks.classification import Classification
 from penstock.pipeline.tasks.detection import Detection, true_boxes
+from tests.contracts.collate import in_tensors
 from tests.transforms.device.drawn_rows import PAIRS, as_floats, batch, part, step
+
+PaddedCollate = in_tensors(PaddedCollate)
 
 FIELDS = ("boxes", "box_labels", "box_id")
 BOTH = pytest.mark.parametrize("name", PAIRS)

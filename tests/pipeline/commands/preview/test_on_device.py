@@ -13,6 +13,11 @@ from penstock.pipeline.collates.stack import stack
 from penstock.pipeline.commands.preview.looks import DeviceSteps, rows_of
 from penstock.transforms.device.normalize import Normalize, to_float
 from penstock.transforms.device.random_flip import RandomFlip
+from tests.contracts.collate import InTensors, in_tensors
+
+ListCollate = in_tensors(ListCollate)
+PaddedCollate = in_tensors(PaddedCollate)
+stack = InTensors(stack)
 
 
 def samples(count=4, height=6):

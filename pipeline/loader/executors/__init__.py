@@ -1,19 +1,20 @@
-"""Engines compute batches: one per file, named as in ``loader.engine``, and what they share."""
+"""Executors compute batches: one per file, named as in ``loader.engine``."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
-from typing import Any
+from typing import Any, cast
 
 from penstock.core.registry import components, find
+from penstock.pipeline.loader.contract import Executor
 
 
-def engine_named(name: str) -> Any:
-    """The class of an engine.
+def executor_named(name: str) -> type[Executor]:
+    """Return the class of an executor.
 
     Raises:
-        ValueError: There is none of this name.
+        ValueError: No executor has this name.
     """
     if find(f"engine/{name}") is None:  # without a config, which finds every leaf
         for module in pkgutil.iter_modules(__path__):
@@ -22,4 +23,5 @@ def engine_named(name: str) -> Any:
     if component is None:
         known = ", ".join(known.name for known in components("engine"))
         raise ValueError(f"loader.engine is {name!r}; engines: {known}")
-    return component.target
+    kind: Any = component.target
+    return cast("type[Executor]", kind)

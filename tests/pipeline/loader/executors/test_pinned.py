@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from penstock.pipeline.device import DevicePrefetcher, map_tensors
-from penstock.pipeline.loader.engines.batch_memory import pinned_memory, pins
+from penstock.pipeline.loader.memory import pinned_memory, pins
 from penstock.pipeline.loader.settings import LoaderSettings
 from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader, the_pool
 from tests.pipeline.loader.staged import FakeMemory, RowsCollated, StagedFake, use_instead_of_cuda
@@ -18,8 +18,8 @@ N = 400
 SIZE = 16
 IMAGES = 8 * SIZE * SIZE * 3  # bytes of a batch's images
 THREADS = {"engine": "threads", "num_workers": 2, "collate": RowsCollated()}
-PROCESS = {**THREADS, "engine": "processes", "processes": 1, "multiprocessing_context": "fork"}
-FORKSERVER = {**PROCESS, "multiprocessing_context": "forkserver"}
+PROCESS = {**THREADS, "engine": "processes"}
+FORKSERVER = {**PROCESS}
 
 
 @pytest.fixture
@@ -125,7 +125,7 @@ def test_it_is_for_those_who_have_cuda_and_want_it(monkeypatch):
 def test_batches_of_a_process_arrive_pinned_and_their_slots_are_free_at_once(memory):
     with staged(**PROCESS) as loader:
         kept = list(loader)
-        assert next(the_pool(loader)._slots._numbers) <= 2 * 2 + 3, "though all are kept"
+        assert the_pool(loader)._arena._made <= 2 * 3 + 3, "though all are kept"
         assert memory.pinned_bytes.count(IMAGES) >= N / 8
     assert [digest(batch) for batch in kept] == expected()
 

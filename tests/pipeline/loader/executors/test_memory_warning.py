@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from penstock.pipeline.loader.engines import pool
+from penstock.pipeline.loader import scheduler
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 
 N, SIZE = 64, 128
@@ -19,8 +19,8 @@ def told(monkeypatch, caplog):
     """What is told where so many batches would fit into memory, by `ranks` on the machine."""
 
     def run(fitting: float, *, ranks: int = 1, **settings: object) -> str:
-        monkeypatch.setattr(pool, "_said", set())
-        monkeypatch.setattr(pool, "available_bytes", lambda: int(fitting * BATCH_BYTES))
+        monkeypatch.setattr(scheduler, "_said", set())
+        monkeypatch.setattr(scheduler, "available_bytes", lambda: int(fitting * BATCH_BYTES))
         monkeypatch.setenv("LOCAL_WORLD_SIZE", str(ranks))
         caplog.clear()
         ways = {"engine": "threads", "num_workers": 4, "prefetch_factor": 2, **settings}
@@ -31,10 +31,9 @@ def told(monkeypatch, caplog):
     return run
 
 
-@pytest.mark.parametrize("processes", [None, 2])
-def test_once_and_with_a_number_of_workers_that_fits(told, processes):
-    ways = {"engine": "processes", "processes": processes, "multiprocessing_context": "fork"}
-    line = told(4.5, **(ways if processes else {}))
+@pytest.mark.parametrize("engine", ["threads", "processes"])
+def test_once_and_with_a_number_of_workers_that_fits(told, engine):
+    line = told(4.5, engine=engine)
     assert line.count("batches ahead") == 1 and line.startswith("loader: 8 batches ahead of ")
     fitting = int(re.search(r"type loader\.num_workers=(\d+),", line)[1])
     assert fitting == 2

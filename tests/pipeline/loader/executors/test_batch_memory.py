@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 import torch
 
+from penstock.pipeline.loader import memory as memory_module
 from penstock.pipeline.loader.compute import BatchComputer
-from penstock.pipeline.loader.engines import batch_memory as memory_module
-from penstock.pipeline.loader.engines.batch_memory import _LEAST_BYTES, BatchMemory
+from penstock.pipeline.loader.memory import _LEAST_BYTES, BatchMemory
 from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader, the_pool
 from tests.pipeline.loader.staged import RowsCollated, StagedFake
 from tests.pipeline.loader.test_compute import task

@@ -1,4 +1,4 @@
-"""Memory that threads write batches to: reused once nobody views it, or page-locked for a GPU."""
+"""Memory that threads write batches to: reused without views, or page-locked for a GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.pipeline.loader.contract import Delivery, mapped
+from penstock.pipeline.loader.contract import Delivery, mapped, to_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -29,7 +29,7 @@ _BLOCK_BYTES = 31 << 20
 class BatchMemory:
     """Blocks of memory, each of which is lent to one batch at a time.
 
-    The C library keeps such large blocks in a heap for each thread, where those of other sizes
+    The C library keeps such large blocks in a heap for each thread, where blocks of other sizes
     lie between them: memory grows from epoch to epoch. Fresh from the system, on the other hand,
     a batch of 19 MB costs 3 ms of page faults. Here as many blocks stay as batches are alive at
     once, and eight more.
@@ -70,7 +70,7 @@ class BatchMemory:
         self._free.clear()
 
     def _collect(self) -> None:
-        """Take back the blocks that nobody views any more."""
+        """Take back the blocks whose views are gone."""
         with suppress(IndexError):  # none is left, or another thread took it
             while True:
                 _, block = self._lent.pop(id(self._ended.popleft()), (None, None))
@@ -118,7 +118,7 @@ def keep_freed_memory() -> None:
 
 
 def pins(settings: LoaderSettings) -> bool:
-    """Whether batches are to lie in page-locked memory: a GPU waits for them."""
+    """Whether batches use page-locked memory: a GPU waits for them."""
     import torch
 
     return settings.pin_memory is not False and torch.cuda.is_available()
@@ -135,13 +135,15 @@ def pinned_memory(size_bytes: int) -> torch.Tensor:
     return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
 
 
-def compute_pinned(compute: Callable[..., Sequence[Delivery]]) -> list[Delivery]:
-    """Compute batches whose tensors all lie in page-locked memory.
+def compute_pinned(
+    compute: Callable[..., Sequence[Delivery | BaseException]],
+) -> list[Delivery | BaseException]:
+    """Compute batches with all tensors in page-locked memory.
 
     Images are written there at once, where the computer can; other tensors are copied.
 
     Args:
-        compute: Gives deliveries; takes `allocate`.
+        compute: Gives deliveries, and perhaps an exception behind them; takes `allocate`.
     """
     blocks: list[torch.Tensor] = []
 
@@ -151,12 +153,16 @@ def compute_pinned(compute: Callable[..., Sequence[Delivery]]) -> list[Delivery]
 
     deliveries = compute(allocate=allocate)
     place = partial(_pinned, blocks=blocks)
-    return [replace(each, batch=mapped(each.batch, place)) for each in deliveries]
+    return [
+        replace(each, batch=mapped(each.batch, place)) if isinstance(each, Delivery) else each
+        for each in deliveries
+    ]
 
 
 def _pinned(value: Any, *, blocks: Sequence[torch.Tensor]) -> Any:
     import torch
 
+    value = to_tensor(value)
     if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
         return value
     if value.layout is torch.strided and value.is_contiguous() and value.nbytes:

@@ -1,0 +1,78 @@
+"""The program of a child process: call what its parent sends, and end with the parent.
+
+It is started as ``python -P -m penstock.core.child`` by `core.processes.ChildProcess`. The
+program's main module is not run again, so that scripts need no ``__main__`` guard.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import pickle
+import select
+import signal
+import sys
+import threading
+from multiprocessing.connection import Connection
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main() -> None:
+    """Call the target that the parent sends with the connection to the parent."""
+    descriptor, parent, starter_stays = map(int, sys.argv[1:])
+    leave_signals_to_parent()
+    _end_with(parent, starter_stays=bool(starter_stays))
+    connection = Connection(descriptor)
+    try:
+        sys.path[:], sys.argv[:] = connection.recv()
+        data = connection.recv_bytes()
+    except (EOFError, OSError):
+        os._exit(1)  # the parent ended
+    target, arguments = pickle.loads(data)
+    del data
+    target(connection, *arguments)
+
+
+def leave_signals_to_parent() -> None:
+    """Ignore Ctrl-C and SIGTERM, which may reach every process of a job.
+
+    The main process needs the batches of its last step, and ends its children itself.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Neither ignored nor blocked: commands that a data set starts would inherit that.
+    signal.signal(signal.SIGTERM, lambda number, frame: None)
+    signal.siginterrupt(signal.SIGTERM, False)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
+
+
+def _end_with(parent: int, *, starter_stays: bool) -> None:
+    """End this process when its parent has ended.
+
+    Args:
+        parent: Process id of the parent.
+        starter_stays: The thread that started this process lives as long as the parent, so that
+            the system may end this process with it, even in the middle of a call.
+    """
+    if sys.platform != "linux":
+        return  # the connection ends
+    if starter_stays:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    try:
+        descriptor = os.pidfd_open(parent)
+    except ProcessLookupError:
+        os._exit(1)
+    except OSError:
+        return  # a kernel before Linux 5.3
+    if os.getppid() != parent:
+        os._exit(1)
+
+    def wait() -> None:
+        select.select([descriptor], [], [])
+        os._exit(1)
+
+    threading.Thread(target=wait, name="end with parent", daemon=True).start()
+
+
+if __name__ == "__main__":
+    main()

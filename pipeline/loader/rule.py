@@ -1,0 +1,33 @@
+"""The rule that picks an executor where ``loader.engine`` names none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.pipeline.loader.executors.processes import recipe_of
+
+if TYPE_CHECKING:
+    from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.settings import LoaderSettings
+
+
+def engine_by_rule(compute: BatchComputer, settings: LoaderSettings) -> tuple[str, str]:
+    """Return the name of an executor, and the reason for it.
+
+    No workers compute inline, batches that are made as columns come from threads, and all others
+    from processes. A data set that cannot be sent to processes uses threads.
+
+    Raises:
+        ValueError: A component needs a process of its own, and does not pickle.
+    """
+    if not settings.workers:
+        return "inline", "loader.num_workers is 0"
+    if compute.global_random:
+        return "processes", "a component draws from global random states"
+    if compute.can.way == "columns":
+        return "threads", "each batch is made as columns"
+    try:
+        recipe_of(compute)
+    except ValueError as error:
+        return "threads", str(error).removeprefix("loader: ").partition(";")[0]
+    return "processes", "each sample is made on its own"
