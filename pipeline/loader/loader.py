@@ -275,7 +275,7 @@ class Loader:
         if not settings.workers:
             name = "inline"
         self._scheduler = Scheduler(executor_named(name), self._compute, settings)
-        self.stats.workers = self._scheduler.workers
+        self.stats.workers = None if name == "inline" else self._scheduler.workers
         self._runs = EpochRuns(
             self._scheduler,
             self._tasks,
