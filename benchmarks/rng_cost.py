@@ -22,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from penstock.core.rng import KeyedRng
 from penstock.core.sample import Record
-from penstock.pipeline.build import build, build_transform
+from penstock.pipeline.build import build_transform
 from penstock.pipeline.config.compose import compose
+from penstock.pipeline.instantiate import build
 from penstock.pipeline.loader.plan import BatchPlan
 from penstock.pipeline.samplers.random import RandomSampler
 
