@@ -28,7 +28,7 @@ class SequentialSampler:
         return self._count
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the record indices at positions ``start .. stop - 1``, int64."""
+        """Return the records at positions ``start .. stop - 1``, int64."""
         positions = np.arange(start, stop, dtype=np.int64)
         return positions if self._count == self._n else positions * self._n // self._count
 
