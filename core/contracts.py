@@ -203,7 +203,7 @@ class UrlReader(Protocol):
         """Whether the class reads URLs by itself."""
 
 
-class Writer(Protocol):
+class Writer(ABC):
     """Writes records in the format of the storage with the same name.
 
     `pack` splits the records into parts and writes several parts at a time, in any process. It
@@ -216,31 +216,27 @@ class Writer(Protocol):
     ValueError for records that the format cannot hold, in `begin` if the plan's samples show it.
 
     docs/architecture.md has a complete example with a file and a table for each part.
+
+    Attributes:
+        version: Version of the format; `pack` resumes only parts of the same version.
+        part_records: The maximum number of records in a part.
+        part_bytes: The maximum bytes of a part, by ``size_bytes`` of the source's index.
+        cannot_hold: The kinds of fields that the format refuses, from `core.parts.KINDS`.
+        storage_arguments: The arguments, other than the path, that the storage needs to read the
+            result.
     """
 
-    @property
-    def version(self) -> int:
-        """Version of the format; `pack` resumes only parts of the same version."""
-
-    @property
-    def part_records(self) -> int:
-        """The maximum number of records in a part."""
-
-    @property
-    def part_bytes(self) -> int:
-        """The maximum size of a part in bytes, by the ``size_bytes`` of the source's index."""
-
-    @property
-    def cannot_hold(self) -> frozenset[str]:
-        """The kinds of fields that the format refuses, from `core.parts.KINDS`."""
-
-    @property
-    def storage_arguments(self) -> Mapping[str, Any]:
-        """The arguments, other than the path, that the storage needs to read the result."""
+    version: int = 1
+    part_records: int = 10_000
+    part_bytes: int = 1 << 28
+    cannot_hold: frozenset[str] = frozenset()
+    storage_arguments: Mapping[str, Any] = MappingProxyType({})
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
         """Prepare the folder; called at every start, when finished parts may exist."""
+        return
 
+    @abstractmethod
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
     ) -> Written:
@@ -248,9 +244,11 @@ class Writer(Protocol):
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
         """Add a part's spooled files, in one process and in order; called again after a kill."""
+        return
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
         """Write the files that all parts share; called again after a kill."""
+        return
 
 
 # Annotations: label files that add fields to records.

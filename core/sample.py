@@ -116,22 +116,6 @@ def too_large(size_bytes: int, max_bytes: int) -> str:
     )
 
 
-# Real data compresses less: images not at all, tables and texts by a factor of 2 to 10.
-_MOST_INFLATED = 16
-_HARMLESS_BYTES = 1 << 26
-
-
-def inflated_too_large(size_bytes: int, stored_bytes: int, max_bytes: int) -> str | None:
-    """Return a message for data that decompresses to an implausible size, else None.
-
-    `size_bytes` is the size in memory and `stored_bytes` the size in the file. Small data, and
-    data that is compressed by a plausible factor, may exceed `max_bytes`.
-    """
-    if size_bytes <= max(max_bytes, _HARMLESS_BYTES, _MOST_INFLATED * stored_bytes):
-        return None
-    return f"is compressed to {stored_bytes:,} bytes and {too_large(size_bytes, max_bytes)}"
-
-
 @dataclass(frozen=True, slots=True)
 class BadRecord:
     """A record that cannot be read; other records of the same read are unaffected.

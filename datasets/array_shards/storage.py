@@ -54,9 +54,7 @@ class ArrayForm(ABC):
     endings: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def columns(
-        self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
-    ) -> Columns:
+    def columns(self, path: str, root: str, where: str, *, checked: bool) -> Columns:
         """Open the arrays of a file, mapped if possible, and verify checksums if `checked`.
 
         ValueError means that the file is damaged or contains no arrays.
@@ -274,10 +272,8 @@ class ArrayStorage(IndexedStorage):
         return self._columns(number, "it", checked=self.checksums)
 
     def _columns(self, number: int, where: str, *, checked: bool) -> Columns:
-        root = self._files.root
-        path = os.path.join(root, self._files.names[number])
-        most = self.max_record_bytes
-        return self._form.columns(path, root, where, checked=checked, max_bytes=most)
+        path, root = self._files.paths[number], self._files.root
+        return self._form.columns(path, root, where, checked=checked)
 
     def _by_shard(
         self, rows: NDArray[np.int64]

@@ -237,7 +237,7 @@ class TableStorage(FileStorage):
 
     def _open_file(self, opened: _Opened, number: int) -> tuple[TableFile, int]:
         name, (size_bytes, _) = self._files.names[number], self._files.marks[number]
-        file = self.form.open(opened.handles[name], size_bytes, self.max_record_bytes)
+        file = self.form.open(opened.handles[name], size_bytes)
         return file, file.size_bytes
 
 

@@ -13,6 +13,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
+from penstock.core.contracts import Writer
 from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys, written_keys
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
@@ -199,7 +200,7 @@ def _folder_beside(path: str) -> str:
 
 
 @register("writer", "image_folder")
-class ImageFolderWriter:
+class ImageFolderWriter(Writer):
     """A folder for each class, with the image files, which keep their bytes.
 
     Keys are the files' paths and must have the form ``<class>/<name>.jpg``, as keys of records
@@ -207,14 +208,11 @@ class ImageFolderWriter:
     image file, a label, and no other field.
     """
 
-    version = 1
     part_records = 4096
-    part_bytes = 1 << 28
     cannot_hold = frozenset(
         ("keys", "numbered", "order", "classes", "pixels", "arrays", "shapes", "bytes", "numbers",
          "values", "no image")
     )  # fmt: skip
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
         """Check that all keys can be paths, and that the writer can store the samples."""
@@ -242,9 +240,6 @@ class ImageFolderWriter:
             (folder / name).write_bytes(content)
             names.append(name)
         return Written(files=tuple(names))
-
-    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Do nothing: the files are in place."""
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
         """Check that every class still has a file, since unreadable records are missing."""

@@ -18,7 +18,8 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.parts import PackPlan, Part, PartSummary, Written
+from penstock.core.contracts import Writer
+from penstock.core.parts import PackPlan, Part, Written
 from penstock.core.record_codec import UncacheableError, pack_record, unpack_record
 from penstock.core.registry import register
 from penstock.core.sample import Record, RecordError
@@ -144,7 +145,7 @@ class Zip(Form):
         """Read the directory of an archive, and the table of a packed one."""
         members = list_members(RangeStream(file, file_bytes))
         if self.packed and members and members[-1].name == _TABLE:
-            return self._table(file, members, max_bytes)
+            return self._table(file, members)
         keyed = [(self._key(member.name), member) for member in members]
         found = [(key, member) for key, member in keyed if key is not None]
         others = Counter(ending_of(os.fsencode(m.name)) for key, m in keyed if key is None)
@@ -153,9 +154,9 @@ class Zip(Form):
         keys = [key.encode("utf-8", "surrogateescape") for key, _ in found]
         return Table(keys, columns, meta={"packed": False, "others": others})
 
-    def _table(self, file: RangeFile, members: Sequence[Member], max_bytes: int) -> Table:
+    def _table(self, file: RangeFile, members: Sequence[Member]) -> Table:
         try:
-            _, table = unpack_record(read_member(file, members[-1], max_bytes=max_bytes))
+            _, table = unpack_record(read_member(file, members[-1]))
             places = [
                 _place(*(None if n < 0 else members[n] for n in pair))
                 for pair in zip(table["fields"].tolist(), table["image"].tolist(), strict=True)
@@ -237,7 +238,7 @@ def _place(fields: Member | None, image: Member | None) -> tuple[int, ...]:
 
 
 @register("writer", "zip")
-class ZipWriter:
+class ZipWriter(Writer):
     """A folder of uncompressed ZIP archives, one for each part: image files in class folders.
 
     Any program can extract the images, which are named by their keys where these are valid names.
@@ -249,9 +250,6 @@ class ZipWriter:
     """
 
     version = 2
-    part_bytes = 1 << 28
-    cannot_hold: frozenset[str] = frozenset()
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def __init__(self, *, part_records: Annotated[int, Ge(1)] = 10_000) -> None:
         self.part_records = part_records
@@ -299,12 +297,6 @@ class ZipWriter:
         if not keys:
             (folder / name).unlink()
         return Written(files=(name,) if keys else ())
-
-    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Do nothing: a part is an archive of the result."""
-
-    def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Do nothing: the archives are complete."""
 
 
 def _packed(key: str, fields: Mapping[str, Any]) -> bytes:

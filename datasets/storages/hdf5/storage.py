@@ -49,7 +49,7 @@ class Hdf5(Form):
     def scan(self, file: RangeFile, file_bytes: int, name: str, max_bytes: int) -> Table:
         """Read keys, labels and sizes of a file."""
         try:
-            opened = File(file.path, file.root, GroupCache(0), max_bytes)
+            opened = File(file.path, file.root, GroupCache(0))
             with opened.h5:
                 return opened.asked(lambda: Samples(opened, self.group, self.fields)).table()
         except OSError as error:
@@ -237,7 +237,7 @@ class Hdf5Storage(FileStorage):
 
     def _open(self, number: int, chunks: GroupCache) -> Samples:
         path = self._files.paths[number]
-        file = File(path, self._files.root, chunks, self.max_record_bytes)
+        file = File(path, self._files.root, chunks)
         try:
             return file.asked(lambda: Samples(file, self.form.group, self.form.fields))
         except BaseException:

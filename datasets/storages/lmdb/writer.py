@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.contracts import Writer
 from penstock.core.parts import (
     PackPlan,
     Part,
@@ -45,7 +46,7 @@ _SHAPE = ("height", "width", "channels")
 
 
 @register("writer", "lmdb")
-class LmdbWriter:
+class LmdbWriter(Writer):
     """A folder with data.mdb and index.npz.
 
     The keys of the values are ``0000000000``, ``0000000001``, ...; a record with only an image
@@ -54,11 +55,8 @@ class LmdbWriter:
     ``raw_channels``; 0 for a file) are in the index, with the columns of the source's index.
     """
 
-    version = 1
     part_records = 4096
     part_bytes = 1 << 25
-    cannot_hold: frozenset[str] = frozenset()
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
         """Check that the writer can store the samples."""

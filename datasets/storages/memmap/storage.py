@@ -43,9 +43,7 @@ class MemmapForm(ArrayForm):
     ) -> None:
         self.shapes, self.dtypes, self.offsets = shapes, dtypes, offsets
 
-    def columns(
-        self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
-    ) -> Columns:
+    def columns(self, path: str, root: str, where: str, *, checked: bool) -> Columns:
         """Map the array of a file."""
         size = retried(lambda: os.stat(path).st_size, path=path, root=root)
         look = self._raw if path in self.shapes else _npy
