@@ -12,18 +12,14 @@ from numpy.typing import NDArray
 
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.records.index import Index, write_index
+from penstock.datasets.records.table import Table, numbered
 
 
 def write_few_images(path: Path, *, count: int, classes: int = 100) -> None:
     """Write the index of `count` records at `path`."""
-    write_index(
-        path,
-        key_pattern="image_{:09d}.jpg",
-        count=count,
-        columns={"label": (np.arange(count) % classes).astype(np.int32)},
-        class_names=[f"class {number}" for number in range(classes)],
-    )
+    labels = (np.arange(count) % classes).astype(np.int32)
+    names = [f"class {number}" for number in range(classes)]
+    Table(numbered(count, "image_{:09d}.jpg"), {"label": labels}, names).write(path)
 
 
 @register("storage", "few_images")
@@ -36,7 +32,7 @@ class FewImages:
     """
 
     def __init__(self, path: str, images: str) -> None:
-        self.index = Index.open(path)
+        self.index = Table.open(path)
         self._images = [file.read_bytes() for file in sorted(Path(images).iterdir())]
 
     def __len__(self) -> int:

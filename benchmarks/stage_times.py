@@ -24,7 +24,7 @@ import simplejpeg  # noqa: E402
 
 from penstock.core.sample import Record  # noqa: E402
 from penstock.datasets.map_dataset import MapDataset  # noqa: E402
-from penstock.datasets.records.memory_index import MemoryIndex  # noqa: E402
+from penstock.datasets.records.table import Table  # noqa: E402
 from penstock.pipeline.collates.stack import stack  # noqa: E402
 from penstock.pipeline.loader.loader import Loader  # noqa: E402
 from penstock.pipeline.loader.settings import LoaderSettings  # noqa: E402
@@ -40,7 +40,7 @@ class Memory:
 
     def __init__(self, images: Any) -> None:
         self._images = images
-        self.index = MemoryIndex([str(n) for n in range(SAMPLES)], {}, ())
+        self.index = Table([str(n) for n in range(SAMPLES)], {}, ())
 
     def __len__(self) -> int:
         return SAMPLES

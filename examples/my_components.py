@@ -6,7 +6,7 @@ import numpy as np
 from penstock.core.registry import register
 from penstock.core.rng import Stream, philox_words
 from penstock.core.sample import Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 
 
 @register("sampler", "repeated")
@@ -30,7 +30,7 @@ class Npz:
     def __init__(self, path: str) -> None:
         self.images, labels = (np.load(path)[name] for name in ("images", "labels"))
         keys, names = (list(map(str, range(n))) for n in (len(labels), labels.max() + 1))
-        self.index, self.labels = MemoryIndex(keys, {"label": labels}, names), labels.tolist()
+        self.index, self.labels = Table(keys, {"label": labels}, names), labels.tolist()
         self.fingerprint = self.index.fingerprint
     def __len__(self) -> int:
         return len(self.labels)

@@ -8,7 +8,7 @@ import numpy as np
 
 from penstock.core.registry import register
 from penstock.core.sample import Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 
 RULES = "{graph: {edges: edges, x: nodes, weight: concat}, points: list, deep: {er: {walk: pad}}}"
 
@@ -43,9 +43,9 @@ class NestedGraphs:
         return self.count
 
     @property
-    def index(self) -> MemoryIndex:
+    def index(self) -> Table:
         labels = np.arange(self.count) % 3
-        return MemoryIndex([f"g{i}" for i in range(self.count)], {"label": labels}, list("abc"))
+        return Table([f"g{i}" for i in range(self.count)], {"label": labels}, list("abc"))
 
     def read(self, indices: np.ndarray) -> list[Record]:
         return [Record(i, f"g{i}", fields_of(i)) for i in indices.tolist()]

@@ -27,7 +27,6 @@ from penstock.datasets.array_shards.shards import (
 from penstock.datasets.files.data_files import DataFiles, Scan, find_data_files, told_endings
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.folder_storage import FolderStorage
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import (
     FileLabels,
@@ -37,6 +36,7 @@ from penstock.datasets.records.labels import (
     class_ids,
     class_names,
 )
+from penstock.datasets.records.table import Table, constant, numbered
 
 # Memory limit of a process for decompressed arrays and mapped files. An open file counts as a
 # share of it, to use only part of the process's descriptors: views also keep files open.
@@ -202,7 +202,7 @@ class ArrayStorage(IndexedStorage):
         """Return a cache that opens each shard on first use."""
         return GroupCache(_KEPT_BYTES)
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Inspect all files; read keys and labels."""
         where = str(self)
         shards = find_shards(
@@ -214,7 +214,7 @@ class ArrayStorage(IndexedStorage):
         )
         counts = [shard.count for shard in shards]
         sizes = [shard.size_bytes // max(shard.count, 1) for shard in shards]
-        columns: dict[str, NDArray[Any]] = {"size_bytes": np.repeat(sizes, counts)}
+        columns: dict[str, NDArray[Any]] = {"size_bytes": _repeated(sizes, counts, np.int64)}
         names = None
         if "label" in shards[0].forms:
             labels = np.concatenate([np.asarray(part) for part in self._whole(shards, "label")])
@@ -226,16 +226,10 @@ class ArrayStorage(IndexedStorage):
                 check_images((shard.count, *form[1]), form[0], where=f"{where}: {shard.name}")
             for axis, name in enumerate(("height", "width")):
                 sides = [form[1][axis] for _, form in images if form is not None]
-                columns[name] = np.repeat(sides, counts).astype(np.int32)
-        named: Any = {"key_pattern": "{}", "count": sum(counts)}
-        if (keys := self._keys(shards)) is not None:
-            named = {"keys": keys}
-        return {
-            **named,
-            "columns": columns,
-            "class_names": names,
-            "metadata": {"shards": [asdict(shard) for shard in shards]},
-        }
+                columns[name] = _repeated(sides, counts, np.int32)
+        keys = self._keys(shards) or numbered(sum(counts))
+        metadata = {"shards": [asdict(shard) for shard in shards]}
+        return Table(keys, columns, names, metadata)
 
     def _find(self) -> DataFiles:
         return find_data_files(self.path, endings=self._form.endings, where=str(self))
@@ -335,6 +329,13 @@ class ArrayStorage(IndexedStorage):
         return self.path if os.path.isdir(self.path) else os.path.dirname(self.path)
 
 
+def _repeated(values: Sequence[int], counts: Sequence[int], dtype: Any) -> NDArray[Any]:
+    """Repeat the value of each shard for its records."""
+    if len(set(values)) == 1:
+        return constant(values[0], sum(counts), dtype)
+    return np.repeat(values, counts).astype(dtype)
+
+
 def _size_bytes(form: Sequence[Any]) -> int:
     return int(math.prod(form[1]) * np.dtype(form[0]).itemsize)
 
@@ -394,13 +395,12 @@ class SampleFiles(FolderStorage):
             f"dataset.storage.path"
         )
 
-    def labelled(self, content: IndexContent) -> IndexContent:
+    def labelled(self, table: Table) -> Table:
         """Add the labels, which may be in the files."""
         if self.labels.source != "file":
-            return super().labelled(content)
-        ids, names = self._labels_inside(content.get("keys") or ())
-        columns = {**content["columns"], "label": ids}
-        return {**content, "columns": columns, "class_names": names}
+            return super().labelled(table)
+        ids, names = self._labels_inside(table.raw_keys())
+        return table.replaced(columns={**table.arrays, "label": ids}, class_names=names)
 
     def _all(self, path: str) -> dict[str, Any]:
         most = self.max_record_bytes
@@ -413,7 +413,7 @@ class SampleFiles(FolderStorage):
             for name, value in found.items()
         }
 
-    def _labels_inside(self, keys: Sequence[str | bytes]) -> LabelIds:
+    def _labels_inside(self, keys: Sequence[bytes]) -> LabelIds:
         found = []
         for key in keys:
             name = os.fsdecode(key)

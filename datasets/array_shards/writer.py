@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from penstock.core.arrays import check_field, field_name, field_place
 from penstock.core.contracts import Writer
 from penstock.core.files import write_lines
-from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys
+from penstock.core.parts import PackPlan, Part, PartSummary, Written
 from penstock.core.sample import Record
 from penstock.datasets.array_shards.shards import ABSENT, CODES, FIELDS_NAME, KINDS, OFFSETS, SHAPES
 from penstock.datasets.records.labels import CLASSES_NAME
@@ -159,7 +159,7 @@ class ShardWriter(Writer):
         found = list(records)
         if not found:
             return Written()
-        keys = raw_keys(plan.index, np.array([record.index for record in found], np.int64))
+        keys = plan.index.raw_keys(np.array([record.index for record in found], np.int64))
         return Written(files=self._write(folder, part.number, to_arrays(found, keys)))
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:

@@ -26,8 +26,8 @@ from penstock.core.record_codec import Buffer, Entry
 from penstock.core.registry import register
 from penstock.datasets.caches.cached_storage import CachedStorage, Store, WholeImages
 from penstock.datasets.caches.limits import parse_bytes
-from penstock.datasets.records.index import Index
 from penstock.datasets.records.indexed_storage import IndexedStorage
+from penstock.datasets.records.table import Table
 
 if TYPE_CHECKING:
     from penstock.core.contracts import Decoder, Storage
@@ -130,7 +130,7 @@ def _notes(storage: Storage | None) -> list[Any]:
     """Collect the file times and image folders of a storage and of the storages it wraps."""
     notes: list[Any] = []
     while storage is not None:
-        notes.append(storage.index.metadata if isinstance(storage.index, Index) else None)
+        notes.append(storage.index.metadata if isinstance(storage.index, Table) else None)
         notes.append(storage.image_place() if isinstance(storage, IndexedStorage) else None)
         storage = capabilities_of(storage, StorageCapabilities).wraps
     return notes

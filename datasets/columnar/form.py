@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from penstock.core.sample import RecordError
 from penstock.datasets.files.access import RangeFile
 from penstock.datasets.records.file_storage import Form
-from penstock.datasets.records.table import Table
+from penstock.datasets.records.table import Table, numbered
 
 if TYPE_CHECKING:
     from penstock.datasets.columnar.group import Group
@@ -117,7 +117,7 @@ class TableForm(Form):
                             floats.add(column)
                             break
         columns: dict[str, NDArray[Any]] = {}
-        keys: Sequence[bytes] = range(count)  # type: ignore[assignment]
+        keys: Any = numbered(count)
         classes: tuple[str, ...] | None = None
         declared = False
         if roles.key is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -19,7 +18,6 @@ from penstock.datasets.files.access import MissingFile, OpenFiles, absolute_path
 from penstock.datasets.files.data_files import refuse_escape
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.file_storage import FileStorage
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.table import Table
 
 if TYPE_CHECKING:
@@ -83,37 +81,40 @@ class TableStorage(FileStorage):
     def record_bytes(self, indices: NDArray[np.int64]) -> None:  # type: ignore[override]
         """Return None: the size of a record is unknown before it is read."""
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Join the tables of all files."""
         tables, names = self._tables(), self._files.names
-        first = tables[0].meta
+        first = tables[0].metadata
         roles = first["roles"]
         for name, table in zip(names, tables, strict=True):
             for role in ("label", "key"):
-                if (other := table.meta["roles"][role]) != roles[role]:
+                if (other := table.metadata["roles"][role]) != roles[role]:
                     raise ValueError(
                         f"{self}: {name}: the {role} is the column {other!r}, and {roles[role]!r} "
                         f"in the first file; type dataset.storage.{role}_column={roles[role]}"
                     )
             for column, kind in first["types"].items():
-                if (found := table.meta["types"].get(column)) != kind:
+                if (found := table.metadata["types"].get(column)) != kind:
                     raise ValueError(
                         f"{self}: {name}: column {column!r} is {found or 'missing'}, and {kind} in "
                         f"the first file; write all files with the same columns"
                     )
-        floats = sorted({column for t in tables for column in t.meta["roles"]["floats"]})
-        contents = [[table.meta["groups"], table.meta["content"]] for table in tables]
-        tables = [replace(table, meta={**table.meta, "paths": None}) for table in tables]
-        content = self._in_order(tables, "{:08d}", f"{self}: key_column {roles['key']!r}")
-        content["content"] = repr([contents, sorted(roles["fields"].items()), floats])
-        content["metadata"] = {**content["metadata"], "floats": floats}
-        return content
+        floats = sorted({column for t in tables for column in t.metadata["roles"]["floats"]})
+        contents = [[t.metadata["groups"], t.metadata["content"]] for t in tables]
+        tables = [t.replaced(metadata={**t.metadata, "paths": None}) for t in tables]
+        return self._in_order(
+            tables,
+            "{:08d}",
+            f"{self}: key_column {roles['key']!r}",
+            content=repr([contents, sorted(roles["fields"].items()), floats]),
+            metadata={"floats": floats},
+        )
 
     def _scanned(self, name: str, size_bytes: int) -> Table:
         where = f"{self}: {name}" if len(self._files.names) > 1 else str(self)
         try:
             table = super()._scanned(name, size_bytes)
-            for row, path in enumerate(table.meta["paths"] or ()):
+            for row, path in enumerate(table.metadata["paths"] or ()):
                 try:
                     refuse_escape(path or "", self._image_root)
                 except ValueError as error:

@@ -9,12 +9,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import RecordAnnotations, Storage, StorageCapabilities, capabilities_of
-from penstock.core.parts import raw_keys
+from penstock.core.contracts import (
+    Index,
+    RecordAnnotations,
+    Storage,
+    StorageCapabilities,
+    capabilities_of,
+)
 from penstock.core.sample import BadRecord, Record
 from penstock.core.stage_times import CountedRecords
-from penstock.datasets.records.index import Index, cached_index, write_index
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.index import cached_index
+from penstock.datasets.records.table import Table
 
 
 class AnnotatedStorage:
@@ -23,8 +28,7 @@ class AnnotatedStorage:
     def __init__(self, base: Storage, annotations: Sequence[RecordAnnotations]) -> None:
         self.base = base
         self._annotations = tuple(annotations)
-        index = base.index if isinstance(base.index, Index) else MemoryIndex.of(base.index)
-        self._index = self._joined(index)
+        self._index = self._joined(base.index)
 
     def __str__(self) -> str:
         return str(self.base)
@@ -33,7 +37,7 @@ class AnnotatedStorage:
         return len(self._index)
 
     @property
-    def index(self) -> Index:
+    def index(self) -> Table:
         """Return the base index with the columns of the annotations."""
         return self._index
 
@@ -61,21 +65,20 @@ class AnnotatedStorage:
         base = capabilities_of(self.base, StorageCapabilities)
         return StorageCapabilities(held_bytes=base.held_bytes, shards=base.shards, wraps=self.base)
 
-    def _joined(self, index: Index | MemoryIndex) -> Index:
+    def _joined(self, index: Index) -> Table:
         digest = hashlib.blake2b(index.fingerprint().encode(), digest_size=16)
         for source in self._annotations:
             digest.update(source.fingerprint().encode())
         content = digest.hexdigest()
 
-        def build(path: Any) -> None:
-            columns = {name: index.column(name) for name in index.columns}
+        def build() -> Table:
             annotated = {k: values for a in self._annotations for k, values in a.columns.items()}
-            write_index(
-                path,
-                keys=raw_keys(index, np.arange(len(index))),
-                columns=columns | annotated,
-                class_names=index.class_names,
-                metadata={"field_classes": self.field_classes, "annotated": sorted(annotated)},
+            columns = {name: index.column(name) for name in index.columns}
+            return Table(
+                index.raw_keys(np.arange(len(index))),
+                columns | annotated,
+                index.class_names,
+                {"field_classes": self.field_classes, "annotated": sorted(annotated)},
                 content=content,
             )
 

@@ -22,8 +22,9 @@ from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, Record, too_large
 from penstock.core.stage_times import CountedRecords, counted
 from penstock.datasets.files.access import is_there
 from penstock.datasets.files.local_copies import copy_again, url_of_copy
-from penstock.datasets.records.index import Index, IndexContent, cached_index, write_index
+from penstock.datasets.records.index import cached_index
 from penstock.datasets.records.labels import LABEL_VERSION
+from penstock.datasets.records.table import Table
 
 if TYPE_CHECKING:
     from penstock.core.contracts import Storage
@@ -74,7 +75,7 @@ class IndexedStorage(ABC):
     marks_records: bool = True
     marks_fields: bool = True
     max_record_bytes: int = MAX_RECORD_BYTES
-    _index: Index | None = None
+    _index: Table | None = None
     _handles: tuple[int, Any] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -82,7 +83,7 @@ class IndexedStorage(ABC):
         if "read" in vars(cls):
             cls.read = _within_limit(_counted(cls.read))  # type: ignore[assignment, method-assign]
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Scan the data for keys, columns and class names of all records."""
         raise NotImplementedError(f"{type(self).__name__}.scan")
 
@@ -106,7 +107,7 @@ class IndexedStorage(ABC):
         except OSError as error:
             raise ValueError(f"{self}: {error.strerror}; set dataset.storage.path") from error
 
-    def is_current(self, index: Index, mark: Any) -> bool:
+    def is_current(self, index: Table, mark: Any) -> bool:
         """Return whether a cached index still describes the data with this `mark`."""
         return bool(index.metadata.get("mark") == mark)
 
@@ -117,17 +118,17 @@ class IndexedStorage(ABC):
         """Open the handles of `read`; each process calls it on first use of `opened`."""
 
     @property
-    def index(self) -> Index:
+    def index(self) -> Table:
         """Return the index, and build it on first access."""
         if self._index is None:
             mark = json.loads(json.dumps(self.mark()))
 
-            def build(path: Path) -> None:
+            def build() -> Table:
                 if not _may_scan.get():
                     raise NoIndexYet(f"{self}: there is no index yet")
-                content = self.scan()
-                content["metadata"] = {**content.get("metadata", {}), "mark": mark}
-                write_index(path, **content)
+                table = self.scan()
+                table.metadata["mark"] = mark
+                return table
 
             index = cached_index(
                 self._recipe("max_record_bytes", *self.reading_arguments),

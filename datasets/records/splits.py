@@ -33,7 +33,7 @@ from penstock.datasets.files.listings import look_at
 from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.annotated_storage import AnnotatedStorage
 from penstock.datasets.records.hub_card import CardConfig, card_configs
-from penstock.datasets.records.index import Index, cached_selection
+from penstock.datasets.records.index import cached_selection
 from penstock.datasets.records.split_names import SPLIT_OF, alike, is_split_word, parts_among
 from penstock.datasets.records.subset import Subset
 
@@ -43,6 +43,7 @@ Split = Literal["train", "val", "test"]
 
 # Map longer selections from a file instead of sending them to every worker.
 _MAPPED_ROWS = 1 << 16
+_CHUNK_ROWS = 1 << 18
 _NOT_BY_CHANCE = 1e-4
 """Below this probability, an empty validation split means that the data was split before."""
 _PLACES = ("path", "table", "topic")
@@ -361,7 +362,7 @@ def _opened(recipe: StorageRecipe, **changes: Any) -> Storage:
     if not isinstance(index := storage.index, contracts.Index):
         raise ValueError(
             f"storage {type(storage).__qualname__}: its index is a {type(index).__qualname__}, "
-            f"expected an Index of core/contracts.py, such as a MemoryIndex of datasets.records"
+            f"expected an Index of core/contracts.py, such as a Table of datasets.records.table"
         )
     len(index)
     return storage
@@ -414,21 +415,19 @@ def _open_part(recipe: StorageRecipe, names: Sequence[str] | None, path: str | N
 
 def _hash_rows(storage: Storage, split: Split, val_fraction: float) -> NDArray[Any]:
     """Return the rows of a split, int32 or int64 [n]; map a long selection from the cache."""
-    index = storage.index
-    dtype = np.int32 if len(index) < 1 << 31 else np.int64
+    index, count = storage.index, len(storage)
+    dtype = np.int32 if count < 1 << 31 else np.int64
 
     def compute() -> NDArray[Any]:
-        if isinstance(index, Index):
-            keys: Iterable[bytes] = index.iter_raw_keys()
-        else:
-            keys = (key.encode() for key in index.keys(np.arange(len(index))))
-        in_val = np.fromiter(is_val(keys, val_fraction), np.bool_, len(index))
+        chunks = (range(n, min(n + _CHUNK_ROWS, count)) for n in range(0, count, _CHUNK_ROWS))
+        keys = (key for rows in chunks for key in index.raw_keys(np.array(rows)))
+        in_val = np.fromiter(is_val(keys, val_fraction), np.bool_, count)
         return np.flatnonzero(in_val if split == "val" else ~in_val).astype(dtype)
 
     if val_fraction == 0 or val_fraction == 1:
         whole = (split == "val") == (val_fraction == 1)
-        return np.arange(len(index) if whole else 0, dtype=dtype)
-    if len(index) < _MAPPED_ROWS:
+        return np.arange(count if whole else 0, dtype=dtype)
+    if count < _MAPPED_ROWS:
         return compute()
     return cached_selection(f"{storage.fingerprint()} {val_fraction!r} {split}", compute)
 

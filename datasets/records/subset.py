@@ -12,25 +12,17 @@ from numpy.typing import NDArray
 from penstock.core.contracts import ColumnStorage, Storage, StorageCapabilities, capabilities_of
 from penstock.core.sample import BadRecord, Record
 from penstock.core.stage_times import CountedRecords
-from penstock.datasets.records.index import Index
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 
 
 class Subset:
     """A storage of some records of another storage: of its `rows`, integer [n], in order."""
 
     def __init__(self, base: Storage, rows: NDArray[Any]) -> None:
-        index = base.index
-        # The `Index` of an inner subset refers to rows of its base: read that base directly.
-        self.base: Storage = base
-        if isinstance(base, Subset) and isinstance(index, Index):
-            self.base = base.base
+        # The table of an inner subset refers to rows of its base: read that base directly.
+        self.base: Storage = base.base if isinstance(base, Subset) else base
         self._can = capabilities_of(self.base, StorageCapabilities)
-        # An `Index` keeps the rows itself, and pickles mapped rows as their file.
-        self._rows = None if isinstance(index, Index) else rows
-        self._index: Index | MemoryIndex = (
-            index if isinstance(index, Index) else MemoryIndex.of(index)
-        ).take(rows)
+        self._index = Table.of(base.index).take(rows)
 
     def __str__(self) -> str:
         return str(self.base)
@@ -39,7 +31,7 @@ class Subset:
         return len(self._index)
 
     @property
-    def index(self) -> Index | MemoryIndex:
+    def index(self) -> Table:
         """Return the index of the subset."""
         return self._index
 
@@ -50,7 +42,7 @@ class Subset:
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read the records at `indices`, int64 [n], relative to this subset."""
         indices = np.asarray(indices, np.int64)
-        records = self.base.read(self._rows_at(indices))
+        records = self.base.read(self._index.rows(indices))
         numbered = [
             replace(record, index=i) for i, record in zip(indices.tolist(), records, strict=True)
         ]
@@ -70,12 +62,12 @@ class Subset:
     def _held_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any] | None:
         held_bytes = self._can.held_bytes
         assert held_bytes is not None
-        return held_bytes(self._rows_at(indices))
+        return held_bytes(self._index.rows(indices))
 
     def _shards(self) -> NDArray[np.int64]:
         """Return the positions where the shard of the base changes."""
         assert self._can.shards is not None
-        rows = self._rows_at(np.arange(len(self)))
+        rows = self._index.rows(np.arange(len(self)))
         shards = np.searchsorted(self._can.shards(), rows, side="right")
         return np.flatnonzero(np.diff(shards, prepend=0))
 
@@ -83,12 +75,6 @@ class Subset:
         columns = self._can.columns
         assert columns is not None, "the base has no columns"
         return columns
-
-    def _rows_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        if isinstance(self._index, Index):
-            return self._index.rows(indices)
-        assert self._rows is not None
-        return self._rows[indices].astype(np.int64)
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -103,4 +89,4 @@ class Subset:
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, NDArray[Any]] | None:
         """Return columns of the records at `indices`, int64 [n], relative to this subset."""
-        return self._columns().take(self._rows_at(indices), fields, allocate=allocate)
+        return self._columns().take(self._index.rows(indices), fields, allocate=allocate)

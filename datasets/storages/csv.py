@@ -73,7 +73,7 @@ class Csv(TableForm):
         """Add the parser's warnings to the table."""
         table = super().scan(file, file_bytes, name, max_bytes)
         doubts = ArrowFile(file.path).schema.metadata[b"doubts"]
-        return replace(table, meta={**table.meta, "doubts": json.loads(doubts)})
+        return table.replaced(metadata={**table.metadata, "doubts": json.loads(doubts)})
 
     def roles(self, schema: Any) -> Roles:
         """Find the roles of the columns; image, label and key by name."""

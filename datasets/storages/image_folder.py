@@ -14,7 +14,7 @@ import yaml
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Writer
-from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys, written_keys
+from penstock.core.parts import PackPlan, Part, PartSummary, Written, written_keys
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import (
@@ -32,14 +32,13 @@ from penstock.datasets.files.data_files import (
 )
 from penstock.datasets.files.listings import find_file
 from penstock.datasets.records.folder_storage import FolderStorage
-from penstock.datasets.records.index import Index, IndexContent
 from penstock.datasets.records.labels import (
     FileLabels,
     Unlabelled,
     class_ids,
     names_from_folders,
 )
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table, numbered
 
 _NAME_BYTES = 255  # the limit of file systems
 _PATH_BYTES = 2048
@@ -120,7 +119,7 @@ class ImageFolder(FolderStorage):
             return [None, self.labels.csv_version()]
         return super().mark()
 
-    def is_current(self, index: Index, mark: Any) -> bool:
+    def is_current(self, index: Table, mark: Any) -> bool:
         """Return whether the CSV and all folders are unchanged."""
         if self.pattern is not None:
             return bool(index.metadata.get("mark") == mark)
@@ -152,21 +151,19 @@ class ImageFolder(FolderStorage):
                 f"in img_{{:07d}}.jpg"
             )
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Find the files, or generate their names, and their labels."""
         if self.pattern is None:
             return super().scan()
-        return self.labelled({
-            "key_pattern": self.pattern, "key_start": self.start, "count": self.count,
-            "columns": {},
-        })  # fmt: skip
+        return self.labelled(Table(numbered(self.count or 0, self.pattern, self.start)))
 
-    def labelled(self, content: IndexContent) -> IndexContent:
+    def labelled(self, table: Table) -> Table:
         """Add the labels; files outside of class folders stay unlabelled."""
-        keys = content.get("keys") or [self.pattern or ""]
-        if self.labels.source == "folder" and not any("/" in os.fsdecode(key) for key in keys):
-            return content
-        return super().labelled(content)
+        if self.labels.source == "folder":
+            keys = table.raw_keys() if self.pattern is None else [self.pattern.encode()]
+            if not any(b"/" in key for key in keys):
+                return table
+        return super().labelled(table)
 
 
 def _folder_beside(path: str) -> str:
@@ -232,7 +229,7 @@ class ImageFolderWriter(Writer):
         names, made = [], set()
         for record in records:
             content = _content(record, plan)
-            [key] = raw_keys(plan.index, np.array([record.index]))
+            [key] = plan.index.raw_keys(np.array([record.index]))
             name = os.fsdecode(key)
             if (parent := os.path.dirname(name)) not in made:
                 made.add(parent)
@@ -248,7 +245,7 @@ class ImageFolderWriter(Writer):
 
 def _all_keys(plan: PackPlan) -> Iterator[bytes]:
     for first in range(0, len(plan), _CHUNK):
-        yield from raw_keys(plan.index, np.arange(first, min(first + _CHUNK, len(plan))))
+        yield from plan.index.raw_keys(np.arange(first, min(first + _CHUNK, len(plan))))
 
 
 def _refuse_paths(keys: Sequence[bytes]) -> None:
@@ -343,7 +340,7 @@ class ImageFiles:
         self._behind = [path for path in self.paths if is_url(path)]
         for url, found in zip(self._behind, side_by_side(find_file, self._behind), strict=True):
             sizes[url] = 0 if found is None else found.size_bytes
-        self.index = MemoryIndex(paths, {"size_bytes": [sizes.get(p, 0) for p in self.paths]})
+        self.index = Table(paths, {"size_bytes": [sizes.get(p, 0) for p in self.paths]})
 
     def __len__(self) -> int:
         return len(self.paths)

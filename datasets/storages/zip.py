@@ -39,7 +39,6 @@ from penstock.datasets.files.zip_members import (
     read_member,
 )
 from penstock.datasets.records.file_storage import FileStorage, Form
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.labels import FileLabels, Unlabelled
 from penstock.datasets.records.split_names import parts_among
 from penstock.datasets.records.table import NO_LABEL, Table
@@ -103,12 +102,12 @@ class ZipStorage(FileStorage):
         beside = self.path if is_folder else os.path.dirname(self.path)
         self.labels = FileLabels.of(labels, label_pattern, label_columns, unlabelled, folder=beside)
 
-    def _labelled(self, content: IndexContent, tables: Sequence[Table]) -> IndexContent:
-        if self.labels is None or self.labels.source is None or tables[0].meta["packed"]:
-            return content
+    def _labelled(self, table: Table, tables: Sequence[Table]) -> Table:
+        if self.labels is None or self.labels.source is None or tables[0].metadata["packed"]:
+            return table
         above = f"{self._folder}/" if self._folder else ""
         if self.labels.source == "folder" and self.classes is None:
-            keys = [key for table in tables for key in table.keys if b"/" in key]
+            keys = [key for key in table.raw_keys() if b"/" in key]
             tops = {key.partition(b"/")[0] for key in keys}
             if parts := parts_among([top.decode(errors="replace") for top in tops]):
                 part = f"{above}{parts[0]}"
@@ -118,7 +117,7 @@ class ZipStorage(FileStorage):
                     f"the parts into train.zip and val.zip and set path to their folder"
                 )
         place = f"dataset.storage.folder={above}"
-        return self.labels.add_to(content, self.classes, where=str(self), place=place)
+        return self.labels.add_to(table, self.classes, where=str(self), place=place)
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,7 +151,7 @@ class Zip(Form):
         places = [_place(None, member) for _, member in found]
         columns = _columns(places)
         keys = [key.encode("utf-8", "surrogateescape") for key, _ in found]
-        return Table(keys, columns, meta={"packed": False, "others": others})
+        return Table(keys, columns, metadata={"packed": False, "others": others})
 
     def _table(self, file: RangeFile, members: Sequence[Member]) -> Table:
         try:
@@ -202,7 +201,7 @@ class Zip(Form):
 
     def order(self, tables: Sequence[Table], keys: Sequence[bytes]) -> NDArray[np.int64] | None:
         """Sort image files by key; packed records keep their order."""
-        packed = {table.meta["packed"] for table in tables}
+        packed = {table.metadata["packed"] for table in tables}
         if len(packed) > 1:
             raise ValueError(
                 "zip: some of the archives are packed and others are not; put them into folders "
@@ -212,7 +211,7 @@ class Zip(Form):
 
     def nothing(self, tables: Sequence[Table]) -> str:
         """Explain which endings the members have."""
-        others = sum((Counter(table.meta["others"]) for table in tables), Counter())
+        others = sum((Counter(table.metadata["others"]) for table in tables), Counter())
         return no_images(others, self.image_endings, "set dataset.storage.path or folder")
 
 

@@ -20,9 +20,9 @@ from penstock.core.json_text import parse_json
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import OpenFiles, RangeFile
 from penstock.datasets.files.data_files import DataFiles, refuse_escape
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
 from penstock.datasets.records.labels import column_ids, read_class_names
+from penstock.datasets.records.table import Table, numbered
 from penstock.datasets.records.unpacked import UnpackedShards
 
 _UNPACKED = ("gz", "zstd")
@@ -144,7 +144,7 @@ class MdsStorage(IndexedStorage):
             )
         return name
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Find where samples lie, and their labels."""
         labels: list[Any] = []
         files, places = self.open(), []
@@ -177,7 +177,7 @@ class MdsStorage(IndexedStorage):
                 where=f"{self}: labels",
             )
         count = len(shards)
-        return {"key_pattern": "{}", "count": count, "columns": columns, "class_names": names}
+        return Table(numbered(count), columns, names)
 
     def open(self) -> OpenFiles:
         """Prepare to open shards, each when it is needed."""

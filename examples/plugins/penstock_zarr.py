@@ -18,9 +18,9 @@ from penstock.core.contracts import Allocate, StorageCapabilities
 from penstock.core.sample import BadRecord, Record
 from penstock.core.user_errors import is_trouble
 from penstock.datasets.files.group_cache import GroupCache
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
 from penstock.datasets.records.labels import check_images, check_labels, class_names
+from penstock.datasets.records.table import Table, numbered
 
 log = logging.getLogger(__name__)
 _FILES = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
@@ -135,7 +135,7 @@ class ZarrStorage(IndexedStorage):
             )
         return found
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Read the labels; sizes are those of the arrays."""
         arrays = self._arrays
         count = arrays[next(iter(arrays))].shape[0]
@@ -159,7 +159,7 @@ class ZarrStorage(IndexedStorage):
         if "image" in arrays:
             for axis, name in ((1, "height"), (2, "width")):
                 columns[name] = np.full(count, arrays["image"].shape[axis], np.int32)
-        return {"key_pattern": "{}", "count": count, "columns": columns, "class_names": names}
+        return Table(numbered(count), columns, names)
 
     def open(self) -> _Blocks:
         """Open the arrays."""

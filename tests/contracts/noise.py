@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock import register
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 
 
 @register("storage", "contract_noise")
@@ -26,7 +26,7 @@ class Noise:
     def __init__(self, *, count: int, bad: tuple[int, ...] = (), crash: int | None = None) -> None:
         self.count, self.bad, self.crash = count, frozenset(bad), crash
         keys = [f"img/{number:07d}.jpg" for number in range(count)]
-        self.index = MemoryIndex(keys, {"label": np.arange(count) % 3}, ("a", "b", "c"))
+        self.index = Table(keys, {"label": np.arange(count) % 3}, ("a", "b", "c"))
         self.fingerprint = self.index.fingerprint
 
     def __str__(self) -> str:

@@ -11,7 +11,7 @@ import numpy as np
 
 from penstock import register
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from tests.photographs import scene
 
 COUNT = 23
@@ -32,7 +32,7 @@ class ListedRecords:
         self.records = records
         labels = [f["label"] for f in records.values() if f and "label" in f]
         columns = {"label": np.array(labels)} if len(labels) == len(records) else {}
-        self.index = MemoryIndex(list(records), columns, class_names if labels else None)
+        self.index = Table(list(records), columns, class_names if labels else None)
 
     def __str__(self) -> str:
         return "listed records"

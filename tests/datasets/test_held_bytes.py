@@ -6,8 +6,8 @@ import pytest
 from penstock.datasets.map_dataset import MapDataset
 from penstock.datasets.mix import MixDataset
 from penstock.datasets.records.annotated_storage import AnnotatedStorage
-from penstock.datasets.records.index import Index
 from penstock.datasets.records.subset import Subset
+from penstock.datasets.records.table import Table
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage
 from penstock.datasets.storages.memmap.storage import MemmapStorage
@@ -78,7 +78,7 @@ def test_files_take_their_sizes_which_are_looked_up_for_these_alone(tmp_path, mo
     storage = ImageFolder(str(tmp_path), labels=None)
     assert len(storage) == 3  # scanned
     known = held_bytes(storage)
-    monkeypatch.setattr(Index, "column", None)
+    monkeypatch.setattr(Table, "column", None)
     assert known(np.array([2, 0])).tolist() == [3, 1]
 
 

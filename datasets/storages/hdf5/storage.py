@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
@@ -18,7 +18,6 @@ from penstock.core.user_errors import is_trouble
 from penstock.datasets.files.access import RangeFile
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.file_storage import FileStorage, Form
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.labels import read_class_names
 from penstock.datasets.records.split_names import SPLIT_OF
 from penstock.datasets.records.table import Table
@@ -190,28 +189,28 @@ class Hdf5Storage(FileStorage):
             taken["label"] = self.index.values("label", indices)
         return taken
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Join the tables of all files."""
         tables, names = self._tables(), self._files.names
-        first = tables[0].meta
+        first = tables[0].metadata
         for name, table in zip(names, tables, strict=True):
-            if table.meta["needed"] != first["needed"]:
+            if table.metadata["needed"] != first["needed"]:
                 raise ValueError(
-                    f"{self}: {name}: has {', '.join(table.meta['needed'])}, and {names[0]} "
+                    f"{self}: {name}: has {', '.join(table.metadata['needed'])}, and {names[0]} "
                     f"has {', '.join(first['needed'])}; write the same data sets into all files, "
                     f"or name those to read in dataset.storage.fields"
                 )
         if not sum(map(len, tables)):
             raise ValueError(f"{self}: the data sets are empty, expected a row for each sample")
-        kinds = [table.meta["kinds"] for table in tables]
+        kinds = [table.metadata["kinds"] for table in tables]
         if not all("image" in kind and kind["image"] for kind in kinds):
-            tables = [replace(table, columns=_without_sides(table)) for table in tables]
-        content = self._in_order(tables, "{}", str(self))
+            tables = [table.replaced(columns=_without_sides(table)) for table in tables]
         is_even = kinds.count(kinds[0]) == len(kinds) and None not in kinds[0].values()
-        fields = [*kinds[0], *content["columns"].keys() & {"label"}]
-        content["content"] = repr(kinds[0])
-        content["metadata"] = {**content["metadata"], "fields": fields if is_even else []}
-        return content
+        label = ["label"] if any("label" in table.columns for table in tables) else []
+        fields = [*kinds[0], *label] if is_even else []
+        return self._in_order(
+            tables, "{}", str(self), content=repr(kinds[0]), metadata={"fields": fields}
+        )
 
     def _scanned(self, name: str, size_bytes: int) -> Table:
         try:
@@ -264,7 +263,7 @@ class Hdf5Storage(FileStorage):
 
 
 def _without_sides(table: Table) -> dict[str, NDArray[Any]]:
-    return {n: column for n, column in table.columns.items() if n not in ("height", "width")}
+    return {n: column for n, column in table.arrays.items() if n not in ("height", "width")}
 
 
 def _data_path(path: str) -> tuple[str, str]:

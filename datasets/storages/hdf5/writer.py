@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Writer
-from penstock.core.parts import PackPlan, Part, Written, raw_keys
+from penstock.core.parts import PackPlan, Part, Written
 from penstock.core.record_codec import pack_fields
 from penstock.core.registry import register
 from penstock.core.sample import Record, RecordError
@@ -76,7 +76,7 @@ class Hdf5Writer(Writer):
         whole = io.BytesIO()
         with h5py.File(whole, "w") as file:
             file.attrs[MARK] = np.bytes_("packed")
-            file["keys"] = np.array(raw_keys(plan.index, np.array(rows)), object).astype(text)
+            file["keys"] = np.array(plan.index.raw_keys(np.array(rows)), object).astype(text)
             if plan.class_names is not None:
                 file.create_dataset("class_names", data=list(plan.class_names), dtype=text)
             for field in sorted({field: None for fields in found for field in fields}):

@@ -27,7 +27,7 @@ from penstock.core.parts import (
 from penstock.core.record_codec import pack_fields
 from penstock.core.registry import register
 from penstock.core.sample import Record
-from penstock.datasets.records.index import write_index
+from penstock.datasets.records.table import Table
 from penstock.datasets.storages.lmdb.pages import scan_lmdb
 
 INDEX_NAME = "index.npz"
@@ -115,13 +115,9 @@ class LmdbWriter(Writer):
         for name in plan.index.columns:
             if name not in gone:
                 columns.setdefault(name, plan.index.column(name)[rows])
-        write_index(
-            folder / INDEX_NAME,
-            keys=written_keys(plan, summaries),
-            columns=columns,
-            class_names=plan.class_names,
-            metadata={"layout": "lmdb", "version": 1, "data_bytes": data.stat().st_size},
-        )
+        metadata = {"layout": "lmdb", "version": 1, "data_bytes": data.stat().st_size}
+        table = Table(written_keys(plan, summaries), columns, plan.class_names, metadata)
+        table.write(folder / INDEX_NAME)
 
 
 def _spooled(path: Path, sizes: NDArray[np.uint32]) -> list[memoryview]:

@@ -11,7 +11,7 @@ import numpy as np
 from annotated_types import Ge
 
 from penstock.core.contracts import Writer
-from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys
+from penstock.core.parts import PackPlan, Part, PartSummary, Written
 from penstock.core.registry import register
 from penstock.core.sample import Record
 from penstock.datasets.files.data_files import image_ending
@@ -63,7 +63,7 @@ class WebDatasetWriter(Writer):
         stem = b""
         with open(folder / name, "wb", buffering=1 << 20) as file:
             for record in records:
-                [key] = raw_keys(plan.index, np.array([record.index]))
+                [key] = plan.index.raw_keys(np.array([record.index]))
                 stem, owner = pack_key(key, before=stem)
                 for extension, content in _members(record).items():
                     path = b"%s.%s" % (stem, extension.encode())

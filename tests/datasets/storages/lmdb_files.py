@@ -6,7 +6,7 @@ import lmdb
 import numpy as np
 
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 
 
 class Listed:
@@ -17,7 +17,7 @@ class Listed:
         labels = [f["label"] for f in records.values() if f and "label" in f]
         if labels:
             columns["label"] = np.array(labels)
-        self.index = MemoryIndex(list(records), columns, class_names if labels else None)
+        self.index = Table(list(records), columns, class_names if labels else None)
 
     def __len__(self):
         return len(self.records)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from penstock.core.sample import Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 
 
 class Numbers:
@@ -18,8 +18,8 @@ class Numbers:
         return self.size
 
     @property
-    def index(self) -> MemoryIndex:
-        return MemoryIndex([f"{n:03d}" for n in range(self.size)])
+    def index(self) -> Table:
+        return Table([f"{n:03d}" for n in range(self.size)])
 
     def read(self, indices):
         if self.dies:
