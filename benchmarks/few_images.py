@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.contracts import Storage
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.records.table import Table, numbered
@@ -23,7 +24,7 @@ def write_few_images(path: Path, *, count: int, classes: int = 100) -> None:
 
 
 @register("storage", "few_images")
-class FewImages:
+class FewImages(Storage):
     """Records whose image is the file of that number, modulo the number of files.
 
     Args:
@@ -35,9 +36,6 @@ class FewImages:
         self.index = Table.open(path)
         self._images = [file.read_bytes() for file in sorted(Path(images).iterdir())]
 
-    def __len__(self) -> int:
-        return len(self.index)
-
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read the records at `indices`, int64 [n]."""
         labels = self.index.values("label", indices).tolist()
@@ -46,7 +44,3 @@ class FewImages:
             Record(i, key, {"image": self._images[i % len(self._images)], "label": label})
             for i, key, label in zip(indices.tolist(), keys, labels, strict=True)
         ]
-
-    def fingerprint(self) -> str:
-        """The index's."""
-        return self.index.fingerprint()

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.contracts import Storage
 from penstock.core.registry import register
 from penstock.core.sample import Record
 from penstock.datasets.records.table import Table
@@ -33,7 +34,7 @@ def fields_of(index: int) -> dict[str, Any]:
 
 
 @register("storage", "nested_graphs")
-class NestedGraphs:
+class NestedGraphs(Storage):
     """Nested samples that are drawn."""
 
     def __init__(self, *, count: int = 41) -> None:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Storage, StorageCapabilities
+from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.array_shards.shards import (
     ABSENT,
@@ -66,7 +66,7 @@ class ArrayForm(ABC):
 
 
 class ArrayStorage(IndexedStorage):
-    """The rows of array files; satisfies `core.contracts.ColumnStorage`.
+    """The rows of array files; reads columns too.
 
     The key of a record is its value in the field ``key``, or its row number. `kinds` are the kinds
     of ragged fields without codes, by default arrays.
@@ -98,17 +98,13 @@ class ArrayStorage(IndexedStorage):
         self._form = form
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the names of the fields if all records agree in type and shape, otherwise none."""
         len(self.index)
         return tuple(self._common)
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Declare columns and shards."""
-        return StorageCapabilities(columns=self, shards=self._firsts)
-
-    def _firsts(self) -> NDArray[np.int64]:
+    def shards(self) -> NDArray[np.int64] | None:
+        """Return the first record of each shard."""
         len(self.index)
         return np.unique(self._starts[:-1])
 
@@ -149,7 +145,7 @@ class ArrayStorage(IndexedStorage):
         *,
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, NDArray[Any]] | None:
-        """Read records as columns; see `core.contracts.ColumnStorage`. None: a shard is damaged."""
+        """Read records as columns; see `core.contracts.Storage`. None: a shard is damaged."""
         rows = self.index.rows(indices)
         forms = {name: form for name, form in self._common.items() if name in fields}
         sizes = {name: size for name, (_, _, size) in forms.items()}
@@ -384,7 +380,7 @@ class SampleFiles(FolderStorage):
         self.rows, self.labels, self.checksums = False, labels, checksums
         self._form = form
 
-    def fields(self, path: str) -> dict[str, Any]:
+    def read_fields(self, path: str) -> dict[str, Any]:
         """Read the fields of a file without its label."""
         return {name: value for name, value in self._all(path).items() if name != "label"}
 

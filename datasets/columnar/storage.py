@@ -10,7 +10,6 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.columnar.form import TableFile, TableForm
 from penstock.datasets.columnar.images import image_bytes
@@ -58,23 +57,19 @@ class TableStorage(FileStorage):
         self.cache_bytes = cache_bytes
 
     @property
-    def marks_records(self) -> bool:  # type: ignore[override]
-        """Return whether the table files hold whole records; images may be separate files."""
-        return bool(len(self.index)) and self._meta["roles"]["paths"] is None
+    def is_remote(self) -> bool:  # type: ignore[override]
+        """Return whether whole records come from a URL; images may be separate files."""
+        return super().is_remote and self._meta["roles"]["paths"] is None
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the fields of every record; empty unless all are numbers and texts."""
         label = ("label",) if "label" in self.index.columns else ()
         fields = self._meta["roles"]["fields"]
         return (*fields.values(), *label) if len(fields) == len(self._meta["plain"]) else ()
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Return the access by columns, and groups of rows as shards."""
-        return StorageCapabilities(columns=self, shards=self._firsts)
-
-    def _firsts(self) -> NDArray[np.int64]:
+    def shards(self) -> NDArray[np.int64]:
+        """Return the first row of each group."""
         len(self.index)
         return self._groups.starts
 

@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.files.access import (
     MissingFile,
@@ -152,12 +151,14 @@ class FileStorage(IndexedStorage):
         return OpenFiles(UnpackedShards(self._files, self._compressed))
 
     @property
-    def capabilities(self) -> StorageCapabilities:
-        """Report the shards, and whether all files are read from unpacked copies."""
-        copies = self._index is not None and len(self._compressed) == len(self._files.names)
-        return StorageCapabilities(shards=self._firsts, reads_copies=copies)
+    def is_remote(self) -> bool:  # type: ignore[override]
+        """Return whether records are read from a URL, and not all from unpacked copies."""
+        if not (remote := super().is_remote):
+            return remote
+        return len(self.index) > 0 and len(self._compressed) < len(self._files.names)
 
-    def _firsts(self) -> NDArray[np.int64]:
+    def shards(self) -> NDArray[np.int64]:
+        """Return the first record of each file."""
         return np.flatnonzero(np.diff(self.index.column("file"), prepend=-1))
 
     def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any]:

@@ -37,7 +37,7 @@ class FolderStorage(IndexedStorage):
     hidden: bool = False
     _listed: Sequence[Found] | None = None
 
-    def fields(self, path: str) -> dict[str, Any]:
+    def read_fields(self, path: str) -> dict[str, Any]:
         """Read the bytes of a file, named by `field_of`; RecordError if it is not readable."""
         content = read_file(path, root=self.path, max_bytes=self.max_record_bytes)
         return {field_of(self.endings): content}
@@ -55,7 +55,7 @@ class FolderStorage(IndexedStorage):
 
         def read(key: bytes) -> dict[str, Any] | str:
             try:
-                return self.fields(f"{self.path}/{os.fsdecode(key)}")
+                return self.read_fields(f"{self.path}/{os.fsdecode(key)}")
             except RecordError as error:
                 return str(error)
 

@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Writer
+from penstock.core.contracts import Storage, Writer
 from penstock.core.parts import PackPlan, Part, PartSummary, Written, written_keys
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
@@ -109,9 +109,9 @@ class ImageFolder(FolderStorage):
             self._check_pattern(pattern)
 
     @property
-    def marks_records(self) -> bool:  # type: ignore[override]
-        """Return whether a scan lists the files, rather than a pattern."""
-        return self.pattern is None
+    def is_remote(self) -> bool:  # type: ignore[override]
+        """Return whether a scan lists the files of a URL; a pattern notices no change."""
+        return super().is_remote and self.pattern is None
 
     def mark(self) -> Any:
         """Return the state of the labels' CSV; a URL is listed only without a pattern."""
@@ -323,7 +323,7 @@ def _refusal(what: str) -> ValueError:
 
 
 @register("storage", "image_files")
-class ImageFiles:
+class ImageFiles(Storage):
     """Image files by their paths, without labels, in the given order.
 
     Records have the field ``image`` (the file's bytes); their keys are the paths as given.
@@ -341,9 +341,6 @@ class ImageFiles:
         for url, found in zip(self._behind, side_by_side(find_file, self._behind), strict=True):
             sizes[url] = 0 if found is None else found.size_bytes
         self.index = Table(paths, {"size_bytes": [sizes.get(p, 0) for p in self.paths]})
-
-    def __len__(self) -> int:
-        return len(self.paths)
 
     def __str__(self) -> str:
         return f"image_files of {len(self)} files"
@@ -366,7 +363,3 @@ class ImageFiles:
             return Record(row, key, {"image": read_file(path, root=os.path.dirname(path))})
         except MissingFile as error:
             return BadRecord(row, key, str(error))
-
-    def fingerprint(self) -> str:
-        """Return a hash of the paths as given and the files' sizes."""
-        return self.index.fingerprint()

@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from penstock import register
 from penstock.core.arrays import check_field
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.json_text import parse_json
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import OpenFiles, RangeFile
@@ -184,12 +183,9 @@ class MdsStorage(IndexedStorage):
         packed = [name for name in self._files.names if not name.endswith(".mds")]
         return OpenFiles(UnpackedShards(self._files, packed))
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """It knows its shards."""
-        return StorageCapabilities(
-            shards=lambda: np.flatnonzero(np.diff(self.index.column("shard"), prepend=-1))
-        )
+    def shards(self) -> NDArray[np.int64]:
+        """Return the first record of each shard."""
+        return np.flatnonzero(np.diff(self.index.column("shard"), prepend=-1))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read samples; one that is damaged is a bad record."""

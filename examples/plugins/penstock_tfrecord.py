@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from penstock import register
 from penstock.core.arrays import check_field
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import OpenFiles, RangeFile, absolute_path
 from penstock.datasets.files.data_files import DataFiles, find_data_files
@@ -136,12 +135,9 @@ class TfRecordStorage(IndexedStorage):
         """Prepare to open files, each when it is needed."""
         return OpenFiles(UnpackedShards(self._files, self._compressed))
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Its shards are files."""
-        return StorageCapabilities(
-            shards=lambda: np.flatnonzero(np.diff(self.index.column("file"), prepend=-1))
-        )
+    def shards(self) -> NDArray[np.int64]:
+        """Return the first record of each shard."""
+        return np.flatnonzero(np.diff(self.index.column("file"), prepend=-1))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read records; one that is damaged is a bad record."""

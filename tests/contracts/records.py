@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from penstock import register
+from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.records.table import Table
 from tests.photographs import scene
@@ -23,7 +24,7 @@ KINDS = frozenset(
 """Properties of records, of which a form may be unable to hold some; see `records_of`."""
 
 
-class ListedRecords:
+class ListedRecords(Storage):
     """A storage of given fields by key; fields of None are a bad record."""
 
     def __init__(
@@ -48,9 +49,6 @@ class ListedRecords:
             else Record(i, items[i][0], dict(fields))
             for i in np.asarray(indices).tolist()
         ]
-
-    def fingerprint(self) -> str:
-        return self.index.fingerprint()
 
 
 @register("storage", "listed")

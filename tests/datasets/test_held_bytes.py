@@ -84,5 +84,5 @@ def test_files_take_their_sizes_which_are_looked_up_for_these_alone(tmp_path, mo
 
 def test_what_is_not_known_is_said_so():
     storage = MemoryStorage([{"image": b"1"}] * 3)
-    assert held_bytes(storage) is None
+    assert held_bytes(storage)(np.arange(3)) is None
     assert cut(over(storage), np.arange(3)) == [slice(0, 3)]

@@ -297,12 +297,12 @@ def test_a_train_folder_alone_is_not_taken_for_a_class(tmp_path):
     assert find_parts(root) is None
 
 
-def test_a_storage_that_lacks_a_part_of_the_contract_is_named():
+def test_an_object_that_is_no_storage_is_named():
     class Half:
         def __len__(self):
             return 3
 
-    with pytest.raises(ValueError, match="Half has no read, index, fingerprint"):
+    with pytest.raises(ValueError, match="Half is no Storage"):
         open_split(StorageRecipe(Half, {}), split="train", val_fraction=0.5)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.core.user_errors import is_trouble
@@ -120,17 +119,15 @@ class Hdf5Storage(FileStorage):
         found = {SPLIT_OF[part]: os.path.join(path, part) for part in parts}
         return found if "train" in found and len(found) > 1 else None
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Return the access by columns."""
-        return StorageCapabilities(columns=self)
+    def shards(self) -> None:  # type: ignore[override]
+        """Return None: a chunk is decoded alone."""
 
     def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         """Return the bytes of each record, int64 [n]."""
         return self.index.values("size_bytes", indices)
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the fields of every record; empty unless all are arrays of fixed shape."""
         return tuple(self.index.metadata["fields"])
 
@@ -162,7 +159,7 @@ class Hdf5Storage(FileStorage):
         *,
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, NDArray[Any]] | None:
-        """Read records as columns; None if one is bad. See `core.contracts.ColumnStorage`.
+        """Read records as columns; None if one is bad. See `core.contracts.Storage`.
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.

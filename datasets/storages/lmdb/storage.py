@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.json_text import parse_json
 from penstock.core.record_codec import unpack_fields
 from penstock.core.registry import register
@@ -157,11 +156,6 @@ class LmdbStorage(IndexedStorage):
                 f"transaction was {then} and is {now}; train on a copy (mdb_copy {self.path} "
                 f"FOLDER), or start again when the writing is over"
             )
-
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Return the memory accounting of records."""
-        return StorageCapabilities(held_bytes=self.held_bytes)
 
     def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the memory of read records, int64 [n]; decoded images stay in the map: 0."""

@@ -5,11 +5,12 @@ import os
 import lmdb
 import numpy as np
 
+from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.records.table import Table
 
 
-class Listed:
+class Listed(Storage):
     """A storage of given fields."""
 
     def __init__(self, records, class_names=("a", "b", "c"), **columns):
@@ -28,9 +29,6 @@ class Listed:
             BadRecord(i, items[i][0], "gone") if items[i][1] is None else Record(i, *items[i])
             for i in np.asarray(indices).tolist()
         ]
-
-    def fingerprint(self):
-        return self.index.fingerprint()
 
 
 def images(n, seed=0):
