@@ -20,7 +20,6 @@ from penstock.core.contracts import (
     BatchTransformCapabilities,
     SamplerCapabilities,
     Source,
-    StorageCapabilities,
     StreamDataset,
     capabilities_of,
 )
@@ -394,18 +393,17 @@ def build_sampler(config: Config, dataset: Any) -> Any:
         batch_size=config["loader"]["batch_size"],
         mixed=_mixture(config, dataset),
         column_of=functools.partial(_column_of, dataset),
-        shards=_storage_of(dataset).shards,
+        shards=None if (storage := _storage_of(dataset)) is None else storage.shards,
     )
     _tell_cache(dataset, sampler)
     return sampler
 
 
-def _storage_of(dataset: Any) -> StorageCapabilities:
-    """Read what the storage of a data set can do; nothing where it has none."""
+def _storage_of(dataset: Any) -> Storage | None:
+    """Return the storage of a data set, or None."""
     from penstock.datasets.map_dataset import MapDataset
 
-    storage = dataset.storage if isinstance(dataset, MapDataset) else None
-    return capabilities_of(storage, StorageCapabilities)
+    return dataset.storage if isinstance(dataset, MapDataset) else None
 
 
 def _tell_cache(dataset: Any, sampler: Any) -> None:
@@ -414,11 +412,8 @@ def _tell_cache(dataset: Any, sampler: Any) -> None:
 
     from penstock.pipeline.epoch_orders import StoredTable, digest_of
 
-    keep, uses = (
-        _storage_of(dataset).keep_most_used,
-        capabilities_of(sampler, SamplerCapabilities).uses,
-    )
-    if keep is None or uses is None:
+    storage, uses = _storage_of(dataset), capabilities_of(sampler, SamplerCapabilities).uses
+    if storage is None or uses is None:
         return
     expected = uses()
 
@@ -426,7 +421,8 @@ def _tell_cache(dataset: Any, sampler: Any) -> None:
         ranks[np.argsort(-expected, kind="stable")] = np.arange(len(expected))
 
     name = f"table-ranks-{digest_of(expected)}"
-    keep(StoredTable(name, np.int64, len(expected), fill, what="table of uses"))
+    table = StoredTable(name, np.int64, len(expected), fill, what="table of uses")
+    storage.keep_most_used(table)
 
 
 def _column_of(dataset: Any, name: str) -> Any:
@@ -445,10 +441,9 @@ def _column_of(dataset: Any, name: str) -> Any:
     if not isinstance(dataset, MapDataset):
         return None
     storage: Storage = dataset.storage
-    columns = capabilities_of(storage, StorageCapabilities).columns
 
     def values_at(rows: Any) -> list[Any]:
-        taken = None if columns is None else columns.take(rows, {name})
+        taken = storage.take(rows, {name})
         if taken and name in taken:
             return taken[name].tolist()
         records = storage.read(rows)

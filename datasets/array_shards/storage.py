@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Storage, StorageCapabilities
+from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.array_shards.shards import (
     ABSENT,
@@ -27,7 +27,6 @@ from penstock.datasets.array_shards.shards import (
 from penstock.datasets.files.data_files import DataFiles, Scan, find_data_files, told_endings
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.folder_storage import FolderStorage
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import (
     FileLabels,
@@ -37,6 +36,7 @@ from penstock.datasets.records.labels import (
     class_ids,
     class_names,
 )
+from penstock.datasets.records.table import Table, constant, numbered
 
 # Memory limit of a process for decompressed arrays and mapped files. An open file counts as a
 # share of it, to use only part of the process's descriptors: views also keep files open.
@@ -54,9 +54,7 @@ class ArrayForm(ABC):
     endings: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def columns(
-        self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
-    ) -> Columns:
+    def columns(self, path: str, root: str, where: str, *, checked: bool) -> Columns:
         """Open the arrays of a file, mapped if possible, and verify checksums if `checked`.
 
         ValueError means that the file is damaged or contains no arrays.
@@ -68,7 +66,7 @@ class ArrayForm(ABC):
 
 
 class ArrayStorage(IndexedStorage):
-    """The rows of array files; satisfies `core.contracts.ColumnStorage`.
+    """The rows of array files; reads columns too.
 
     The key of a record is its value in the field ``key``, or its row number. `kinds` are the kinds
     of ragged fields without codes, by default arrays.
@@ -100,17 +98,13 @@ class ArrayStorage(IndexedStorage):
         self._form = form
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the names of the fields if all records agree in type and shape, otherwise none."""
         len(self.index)
         return tuple(self._common)
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Declare columns and shards."""
-        return StorageCapabilities(columns=self, shards=self._firsts)
-
-    def _firsts(self) -> NDArray[np.int64]:
+    def shards(self) -> NDArray[np.int64] | None:
+        """Return the first record of each shard."""
         len(self.index)
         return np.unique(self._starts[:-1])
 
@@ -151,7 +145,7 @@ class ArrayStorage(IndexedStorage):
         *,
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, NDArray[Any]] | None:
-        """Read records as columns; see `core.contracts.ColumnStorage`. None: a shard is damaged."""
+        """Read records as columns; see `core.contracts.Storage`. None: a shard is damaged."""
         rows = self.index.rows(indices)
         forms = {name: form for name, form in self._common.items() if name in fields}
         sizes = {name: size for name, (_, _, size) in forms.items()}
@@ -204,7 +198,7 @@ class ArrayStorage(IndexedStorage):
         """Return a cache that opens each shard on first use."""
         return GroupCache(_KEPT_BYTES)
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Inspect all files; read keys and labels."""
         where = str(self)
         shards = find_shards(
@@ -216,7 +210,7 @@ class ArrayStorage(IndexedStorage):
         )
         counts = [shard.count for shard in shards]
         sizes = [shard.size_bytes // max(shard.count, 1) for shard in shards]
-        columns: dict[str, NDArray[Any]] = {"size_bytes": np.repeat(sizes, counts)}
+        columns: dict[str, NDArray[Any]] = {"size_bytes": _repeated(sizes, counts, np.int64)}
         names = None
         if "label" in shards[0].forms:
             labels = np.concatenate([np.asarray(part) for part in self._whole(shards, "label")])
@@ -228,16 +222,10 @@ class ArrayStorage(IndexedStorage):
                 check_images((shard.count, *form[1]), form[0], where=f"{where}: {shard.name}")
             for axis, name in enumerate(("height", "width")):
                 sides = [form[1][axis] for _, form in images if form is not None]
-                columns[name] = np.repeat(sides, counts).astype(np.int32)
-        named: Any = {"key_pattern": "{}", "count": sum(counts)}
-        if (keys := self._keys(shards)) is not None:
-            named = {"keys": keys}
-        return {
-            **named,
-            "columns": columns,
-            "class_names": names,
-            "metadata": {"shards": [asdict(shard) for shard in shards]},
-        }
+                columns[name] = _repeated(sides, counts, np.int32)
+        keys = self._keys(shards) or numbered(sum(counts))
+        metadata = {"shards": [asdict(shard) for shard in shards]}
+        return Table(keys, columns, names, metadata)
 
     def _find(self) -> DataFiles:
         return find_data_files(self.path, endings=self._form.endings, where=str(self))
@@ -274,10 +262,8 @@ class ArrayStorage(IndexedStorage):
         return self._columns(number, "it", checked=self.checksums)
 
     def _columns(self, number: int, where: str, *, checked: bool) -> Columns:
-        root = self._files.root
-        path = os.path.join(root, self._files.names[number])
-        most = self.max_record_bytes
-        return self._form.columns(path, root, where, checked=checked, max_bytes=most)
+        path, root = self._files.paths[number], self._files.root
+        return self._form.columns(path, root, where, checked=checked)
 
     def _by_shard(
         self, rows: NDArray[np.int64]
@@ -339,6 +325,13 @@ class ArrayStorage(IndexedStorage):
         return self.path if os.path.isdir(self.path) else os.path.dirname(self.path)
 
 
+def _repeated(values: Sequence[int], counts: Sequence[int], dtype: Any) -> NDArray[Any]:
+    """Repeat the value of each shard for its records."""
+    if len(set(values)) == 1:
+        return constant(values[0], sum(counts), dtype)
+    return np.repeat(values, counts).astype(dtype)
+
+
 def _size_bytes(form: Sequence[Any]) -> int:
     return int(math.prod(form[1]) * np.dtype(form[0]).itemsize)
 
@@ -387,7 +380,7 @@ class SampleFiles(FolderStorage):
         self.rows, self.labels, self.checksums = False, labels, checksums
         self._form = form
 
-    def fields(self, path: str) -> dict[str, Any]:
+    def read_fields(self, path: str) -> dict[str, Any]:
         """Read the fields of a file without its label."""
         return {name: value for name, value in self._all(path).items() if name != "label"}
 
@@ -398,13 +391,12 @@ class SampleFiles(FolderStorage):
             f"dataset.storage.path"
         )
 
-    def labelled(self, content: IndexContent) -> IndexContent:
+    def labelled(self, table: Table) -> Table:
         """Add the labels, which may be in the files."""
         if self.labels.source != "file":
-            return super().labelled(content)
-        ids, names = self._labels_inside(content.get("keys") or ())
-        columns = {**content["columns"], "label": ids}
-        return {**content, "columns": columns, "class_names": names}
+            return super().labelled(table)
+        ids, names = self._labels_inside(table.raw_keys())
+        return table.replaced(columns={**table.arrays, "label": ids}, class_names=names)
 
     def _all(self, path: str) -> dict[str, Any]:
         most = self.max_record_bytes
@@ -417,7 +409,7 @@ class SampleFiles(FolderStorage):
             for name, value in found.items()
         }
 
-    def _labels_inside(self, keys: Sequence[str | bytes]) -> LabelIds:
+    def _labels_inside(self, keys: Sequence[bytes]) -> LabelIds:
         found = []
         for key in keys:
             name = os.fsdecode(key)

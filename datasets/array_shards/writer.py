@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.arrays import check_field, field_name, field_place
+from penstock.core.contracts import Writer
 from penstock.core.files import write_lines
-from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys
+from penstock.core.parts import PackPlan, Part, PartSummary, Written
 from penstock.core.sample import Record
 from penstock.datasets.array_shards.shards import ABSENT, CODES, FIELDS_NAME, KINDS, OFFSETS, SHAPES
 from penstock.datasets.records.labels import CLASSES_NAME
@@ -133,7 +134,7 @@ def _part(name: str, value: Any, record: Record) -> tuple[str, NDArray[Any]]:
         ) from error
 
 
-class ShardWriter(ABC):
+class ShardWriter(Writer):
     """Writes a shard per part, and the class names.
 
     Fields are arrays [n, ...] if the records of a part agree in type and shape. Other fields are
@@ -143,11 +144,7 @@ class ShardWriter(ABC):
     shards have.
     """
 
-    version = 1
-    part_records = 10_000
     part_bytes = 1 << 26
-    cannot_hold: frozenset[str] = frozenset()
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
         """Check the sample records and the class names."""
@@ -162,12 +159,8 @@ class ShardWriter(ABC):
         found = list(records)
         if not found:
             return Written()
-        keys = raw_keys(plan.index, np.array([record.index for record in found], np.int64))
+        keys = plan.index.raw_keys(np.array([record.index for record in found], np.int64))
         return Written(files=self._write(folder, part.number, to_arrays(found, keys)))
-
-    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Do nothing: every part has its own files."""
-        return None
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
         """Write ``fields.txt`` if shards differ in fields, and the class names."""

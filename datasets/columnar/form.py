@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from penstock.core.sample import RecordError
 from penstock.datasets.files.access import RangeFile
 from penstock.datasets.records.file_storage import Form
-from penstock.datasets.records.table import Table
+from penstock.datasets.records.table import Table, numbered
 
 if TYPE_CHECKING:
     from penstock.datasets.columnar.group import Group
@@ -83,7 +83,7 @@ class TableForm(Form):
     columns: Sequence[str] | None = None
 
     @abstractmethod
-    def open(self, file: RangeFile, file_bytes: int, max_bytes: int) -> TableFile:
+    def open(self, file: RangeFile, file_bytes: int) -> TableFile:
         """Open a file; raises RecordError for a damaged one."""
 
     def roles(self, schema: Any) -> Roles:
@@ -102,7 +102,7 @@ class TableForm(Form):
         """Read labels, keys and lengths of a file, and the places of its nulls."""
         from penstock.datasets.columnar import schema as schemas
 
-        opened = self.open(file, file_bytes, max_bytes)
+        opened = self.open(file, file_bytes)
         schema, count, groups = opened.schema, sum(opened.counts), range(opened.num_groups)
         roles = self.roles(schema)
         length = schemas.find_lengths(schema, roles, self.length_column)
@@ -117,7 +117,7 @@ class TableForm(Form):
                             floats.add(column)
                             break
         columns: dict[str, NDArray[Any]] = {}
-        keys: Sequence[bytes] = range(count)  # type: ignore[assignment]
+        keys: Any = numbered(count)
         classes: tuple[str, ...] | None = None
         declared = False
         if roles.key is not None:

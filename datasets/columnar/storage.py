@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -11,7 +10,6 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.columnar.form import TableFile, TableForm
 from penstock.datasets.columnar.images import image_bytes
@@ -19,7 +17,6 @@ from penstock.datasets.files.access import MissingFile, OpenFiles, absolute_path
 from penstock.datasets.files.data_files import refuse_escape
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.file_storage import FileStorage
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.table import Table
 
 if TYPE_CHECKING:
@@ -60,60 +57,59 @@ class TableStorage(FileStorage):
         self.cache_bytes = cache_bytes
 
     @property
-    def marks_records(self) -> bool:  # type: ignore[override]
-        """Return whether the table files hold whole records; images may be separate files."""
-        return bool(len(self.index)) and self._meta["roles"]["paths"] is None
+    def is_remote(self) -> bool:  # type: ignore[override]
+        """Return whether whole records come from a URL; images may be separate files."""
+        return super().is_remote and self._meta["roles"]["paths"] is None
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the fields of every record; empty unless all are numbers and texts."""
         label = ("label",) if "label" in self.index.columns else ()
         fields = self._meta["roles"]["fields"]
         return (*fields.values(), *label) if len(fields) == len(self._meta["plain"]) else ()
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Return the access by columns, and groups of rows as shards."""
-        return StorageCapabilities(columns=self, shards=self._firsts)
-
-    def _firsts(self) -> NDArray[np.int64]:
+    def shards(self) -> NDArray[np.int64]:
+        """Return the first row of each group."""
         len(self.index)
         return self._groups.starts
 
     def record_bytes(self, indices: NDArray[np.int64]) -> None:  # type: ignore[override]
         """Return None: the size of a record is unknown before it is read."""
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Join the tables of all files."""
         tables, names = self._tables(), self._files.names
-        first = tables[0].meta
+        first = tables[0].metadata
         roles = first["roles"]
         for name, table in zip(names, tables, strict=True):
             for role in ("label", "key"):
-                if (other := table.meta["roles"][role]) != roles[role]:
+                if (other := table.metadata["roles"][role]) != roles[role]:
                     raise ValueError(
                         f"{self}: {name}: the {role} is the column {other!r}, and {roles[role]!r} "
                         f"in the first file; type dataset.storage.{role}_column={roles[role]}"
                     )
             for column, kind in first["types"].items():
-                if (found := table.meta["types"].get(column)) != kind:
+                if (found := table.metadata["types"].get(column)) != kind:
                     raise ValueError(
                         f"{self}: {name}: column {column!r} is {found or 'missing'}, and {kind} in "
                         f"the first file; write all files with the same columns"
                     )
-        floats = sorted({column for t in tables for column in t.meta["roles"]["floats"]})
-        contents = [[table.meta["groups"], table.meta["content"]] for table in tables]
-        tables = [replace(table, meta={**table.meta, "paths": None}) for table in tables]
-        content = self._in_order(tables, "{:08d}", f"{self}: key_column {roles['key']!r}")
-        content["content"] = repr([contents, sorted(roles["fields"].items()), floats])
-        content["metadata"] = {**content["metadata"], "floats": floats}
-        return content
+        floats = sorted({column for t in tables for column in t.metadata["roles"]["floats"]})
+        contents = [[t.metadata["groups"], t.metadata["content"]] for t in tables]
+        tables = [t.replaced(metadata={**t.metadata, "paths": None}) for t in tables]
+        return self._in_order(
+            tables,
+            "{:08d}",
+            f"{self}: key_column {roles['key']!r}",
+            content=repr([contents, sorted(roles["fields"].items()), floats]),
+            metadata={"floats": floats},
+        )
 
     def _scanned(self, name: str, size_bytes: int) -> Table:
         where = f"{self}: {name}" if len(self._files.names) > 1 else str(self)
         try:
             table = super()._scanned(name, size_bytes)
-            for row, path in enumerate(table.meta["paths"] or ()):
+            for row, path in enumerate(table.metadata["paths"] or ()):
                 try:
                     refuse_escape(path or "", self._image_root)
                 except ValueError as error:
@@ -237,7 +233,7 @@ class TableStorage(FileStorage):
 
     def _open_file(self, opened: _Opened, number: int) -> tuple[TableFile, int]:
         name, (size_bytes, _) = self._files.names[number], self._files.marks[number]
-        file = self.form.open(opened.handles[name], size_bytes, self.max_record_bytes)
+        file = self.form.open(opened.handles[name], size_bytes)
         return file, file.size_bytes
 
 

@@ -14,13 +14,11 @@ from annotated_types import Ge
 
 from penstock.core.json_text import parse_json
 from penstock.core.registry import register
-from penstock.core.sample import RecordError
 from penstock.datasets.columnar.form import TableFile, TableForm
 from penstock.datasets.columnar.storage import TableStorage
 from penstock.datasets.columnar.writer import TableWriter
 from penstock.datasets.files.access import RangeFile, retried
 from penstock.datasets.files.data_files import DataFiles
-from penstock.datasets.files.ipc_sizes import file_fault, message_fault
 
 _MAGIC = b"ARROW1"
 _MAPPED_BATCH_BYTES = 4096  # of the objects that point into the file, for each batch
@@ -32,9 +30,6 @@ class ArrowFile(TableFile):
 
     Opening a stream finds its batches.
 
-    Args:
-        max_bytes: Maximum bytes of a record; compressed batches must not become absurdly larger.
-
     Raises:
         RecordError: The file is neither, or is truncated.
         FileNotFoundError: The file is missing.
@@ -42,12 +37,11 @@ class ArrowFile(TableFile):
 
     size_bytes = _OPEN_BYTES
 
-    def __init__(self, path: str, max_bytes: int) -> None:
+    def __init__(self, path: str) -> None:
         import pyarrow as pa
 
         from penstock.datasets.columnar.group import damage
 
-        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._reader: Any = None
         with damage(), pa.memory_map(path) as source:
@@ -58,9 +52,6 @@ class ArrowFile(TableFile):
                 self.schema = self._reader.schema
                 self.num_groups = self._reader.num_record_batches
             else:
-                for message in pa.ipc.MessageReader.open_stream(self._memory):
-                    if fault := message_fault(message.metadata, message.body or b"", max_bytes):
-                        raise RecordError(fault)
                 stream = pa.ipc.open_stream(self._memory)
                 self.schema = stream.schema
                 self._batches = list(stream)
@@ -91,8 +82,6 @@ class ArrowFile(TableFile):
 
         if self._reader is None:
             return self._batches[number]
-        if fault := file_fault(self._memory, number, self._max_bytes):
-            raise RecordError(fault)
         with self._lock, damage():
             return self._reader.get_batch(number)
 
@@ -157,10 +146,10 @@ class Arrow(TableForm):
     endings = (".arrow", ".feather", ".ipc")
     group_name = "record batch"
 
-    def open(self, file: RangeFile, file_bytes: int, max_bytes: int) -> TableFile:
+    def open(self, file: RangeFile, file_bytes: int) -> TableFile:
         """Map the file."""
         path = file.path
-        return retried(lambda: ArrowFile(path, max_bytes), path=path, root=file.root)
+        return retried(lambda: ArrowFile(path), path=path, root=file.root)
 
 
 @register("storage", "arrow")

@@ -21,7 +21,6 @@ import numpy as np
 
 from penstock.core.machine_cache import computed_once, received, sent, signature_of
 from penstock.core.registry import register
-from penstock.core.sample import MAX_RECORD_BYTES
 from penstock.datasets.columnar.form import TableFile, TableForm
 from penstock.datasets.columnar.storage import TableStorage
 from penstock.datasets.files.access import RangeFile, is_url
@@ -64,17 +63,17 @@ class Csv(TableForm):
     endings = (".csv", ".tsv")
     group_name = "table"
 
-    def open(self, file: RangeFile, file_bytes: int, max_bytes: int) -> TableFile:
+    def open(self, file: RangeFile, file_bytes: int) -> TableFile:
         """Map the parsed file."""
-        opened = ArrowFile(file.path, max_bytes)
+        opened = ArrowFile(file.path)
         opened.content = [opened.schema.metadata[b"content"].decode()]
         return opened
 
     def scan(self, file: RangeFile, file_bytes: int, name: str, max_bytes: int) -> Table:
         """Add the parser's warnings to the table."""
         table = super().scan(file, file_bytes, name, max_bytes)
-        doubts = ArrowFile(file.path, max_bytes).schema.metadata[b"doubts"]
-        return replace(table, meta={**table.meta, "doubts": json.loads(doubts)})
+        doubts = ArrowFile(file.path).schema.metadata[b"doubts"]
+        return table.replaced(metadata={**table.metadata, "doubts": json.loads(doubts)})
 
     def roles(self, schema: Any) -> Roles:
         """Find the roles of the columns; image, label and key by name."""
@@ -108,7 +107,7 @@ class ParsedFiles(DataFiles):
                 _Parser(local_copy(source) if is_url(source) else source, self.form).write(copy)
 
             def load(copy: Path) -> str:
-                ArrowFile(str(copy), MAX_RECORD_BYTES)  # raises if it is damaged
+                ArrowFile(str(copy))  # raises if it is damaged
                 return str(copy)
 
             what, copied = f"columns of {source}", f"table-{signature}"

@@ -54,9 +54,7 @@ class NpyForm(ArrayForm):
     name = "npy_shards"
     endings = (".npy", ".npz")
 
-    def columns(
-        self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
-    ) -> Columns:
+    def columns(self, path: str, root: str, where: str, *, checked: bool) -> Columns:
         """Map the array of a `.npy` file or the arrays of an archive; compressed: `Unread`."""
         status = retried(lambda: os.stat(path), path=path, root=root)
         file = RangeFile(path, root=root)
@@ -65,7 +63,7 @@ class NpyForm(ArrayForm):
         for name, place in _look(path, root, where, status.st_size, status.st_mtime_ns).items():
             dtype, member = np.dtype(place.dtype), place.member
             if member is not None and member.method == DEFLATED:
-                columns[name] = Unread(dtype, place.shape, partial(_array, file, member, max_bytes))
+                columns[name] = Unread(dtype, place.shape, partial(_array, file, member))
                 continue
             if checked and member is not None:
                 _content(file, member)
@@ -135,15 +133,15 @@ def map_file(path: str) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _content(file: RangeFile, member: Member, max_bytes: int | None = None) -> bytes:
+def _content(file: RangeFile, member: Member) -> bytes:
     try:
-        return read_member(file, member, max_bytes=max_bytes)
+        return read_member(file, member)
     except RecordError as error:
         raise ValueError(f"{member.name}: {error}") from error
 
 
-def _array(file: RangeFile, member: Member, max_bytes: int) -> NDArray[Any]:
-    return view_npy(_content(file, member, max_bytes))
+def _array(file: RangeFile, member: Member) -> NDArray[Any]:
+    return view_npy(_content(file, member))
 
 
 @register("storage", "npy_shards")

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _REMEDY = "save tensors, or lists and dicts of them, with torch.save"
 
 
-def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int) -> Any:
+def load_pt(path: str, *, root: str, where: str, checksums: bool) -> Any:
     """Load a file of `torch.save` onto the CPU, with mapped tensors; never runs its code.
 
     With `checksums`, reads the whole file and verifies it.
@@ -58,7 +58,7 @@ def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int
                 )
             # The library does not verify mapped tensors; the other members are small.
             if checksums or "/data/" not in member.name:
-                read_member(file, member, max_bytes=max_bytes)
+                read_member(file, member)
     except RecordError as error:
         again = "; copy it again" if name else ""
         raise ValueError(f"{where}: {name}{error}{again}") from error
@@ -119,13 +119,11 @@ class PtForm(ArrayForm):
     name = "pt_shards"
     endings = (".pt", ".pth")
 
-    def columns(
-        self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
-    ) -> Columns:
+    def columns(self, path: str, root: str, where: str, *, checked: bool) -> Columns:
         """Map the tensors of a file."""
         import torch
 
-        saved = load_pt(path, root=root, where=where, checksums=checked, max_bytes=max_bytes)
+        saved = load_pt(path, root=root, where=where, checksums=checked)
         if isinstance(saved, Mapping):
             if not saved:
                 raise ValueError(f"{where} holds no tensor; {_REMEDY}")
@@ -151,7 +149,7 @@ class PtForm(ArrayForm):
         """Read a tensor as ``array``, or a dict of tensors and plain values."""
         import torch
 
-        saved = load_pt(path, root=root, where="it", checksums=checked, max_bytes=max_bytes)
+        saved = load_pt(path, root=root, where="it", checksums=checked)
         if isinstance(saved, torch.Tensor):
             return {"array": to_array(saved, "it")}
         if not isinstance(saved, Mapping):

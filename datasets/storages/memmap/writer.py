@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.contracts import Writer
 from penstock.core.files import write_lines
 from penstock.core.parts import PackPlan, Part, PartSummary, Written, written_keys
 from penstock.core.registry import register
@@ -63,7 +64,7 @@ _CHANNELS = (1, 3, 4)
 
 
 @register("writer", "memmap")
-class MemmapWriter:
+class MemmapWriter(Writer):
     """A folder of arrays with a row for each record: images.npy, labels.npy and so on.
 
     All records have the same fields, each of one shape and type: images are decoded pixels of
@@ -75,7 +76,6 @@ class MemmapWriter:
     part_records = 8192
     part_bytes = 1 << 26
     cannot_hold = frozenset("files pixels shapes bytes values missing".split())
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
         """Check the samples and the names of classes."""

@@ -60,7 +60,7 @@ def test_arrays_of_one_shape_are_taken_as_columns_again(tmp_path, kind):
     )
     write_storage(small(kind), tmp_path / "out", source)
     storage = open_written(kind(), tmp_path / "out")
-    assert set(storage.fields) == {"image", "label"}
+    assert set(storage.column_fields) == {"image", "label"}
     assert np.array_equal(storage.take(np.array([11, 0]), {"image"})["image"], images[[11, 0]])
     assert storage.index.column("height").tolist() == [5] * 12
 
