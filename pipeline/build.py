@@ -11,6 +11,7 @@ import inspect
 import types
 from collections.abc import Callable, Collection, Mapping, Sized
 from dataclasses import replace
+from itertools import takewhile
 from math import lcm
 from pathlib import Path
 from types import MappingProxyType
@@ -508,17 +509,15 @@ def _divided(
     the training loop's own time. On any other device that does all of them.
     """
     from penstock.transforms.cpu.stack import ordered_steps
-    from penstock.transforms.device.rows.changes import RowSteps, joined_steps
+    from penstock.transforms.device.steps import DeviceStep, DeviceSteps
 
     nodes = ordered_steps(config["augment"].get("device") or {})
     seed = config["seed"]
-    steps = joined_steps(
-        [build(node, seed=seed, split=split, step=name) for name, node in nodes.items()]
-    )
+    steps = [build(node, seed=seed, split=split, step=name) for name, node in nodes.items()]
     on_cpu = device is not None and str(device).partition(":")[0] == "cpu"
-    if on_cpu and steps and isinstance(steps[0], RowSteps):
-        return steps[0], steps[1:]
-    return None, steps
+    movers = takewhile(lambda step: isinstance(step, DeviceStep) and step.moves_only, steps)
+    first = list(movers) if on_cpu else []
+    return DeviceSteps(first) if first else None, steps[len(first) :]
 
 
 def build_loggers(config: Config, run_dir: Path) -> list[Logger]:

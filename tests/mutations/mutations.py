@@ -116,9 +116,9 @@ MUTATIONS = (
         _laws("draws"),
     ),
     Mutation(
-        "draws on the device by row in the batch", "transforms/device/rows/draws.py",
-        "return words_at(key, epochs, positions.numpy())",
-        "return words_at(key, epochs, np.arange(len(positions)))",
+        "draws on the device by row in the batch", "transforms/device/draws.py",
+        "words_at(key, epochs, positions)",
+        "words_at(key, epochs, np.arange(len(positions)))",
         _laws("device_steps", "draws"),
     ),
     Mutation(
@@ -268,15 +268,15 @@ MUTATIONS = (
         _laws("together"),
     ),
     Mutation(
-        "a mask not flipped on the device", "transforms/device/rows/changes.py",
-        'fields = [field for field in ("image", "mask") if field in batch]',
-        'fields = [field for field in ("image",) if field in batch]',
+        "a mask not flipped on the device", "transforms/device/random_flip.py",
+        'fields = ("image", "mask")',
+        'fields = ("image",)',
         _laws("together"),
     ),
     Mutation(
         "a mixed row keeps its own label alone", "transforms/device/mixing.py",
-        'mixed["label_other"] = label[pairs.partner].where(pairs.mixed, other)',
-        'mixed["label_other"] = label',
+        'result["label_other"] = _where(mixed, label[partner], other)',
+        'result["label_other"] = label',
         _laws("together"),
     ),
     Mutation(
