@@ -53,7 +53,8 @@ class LoaderSettings:
         prefetch_factor: Batches that each worker computes ahead. Small ones that need no work
             per sample (arrays, tables) are made up to 16 at a time, in bundles of up to 6 MB,
             and a bundle counts as one; not by ``torch``.
-        pin_memory: Page-locked batches for fast copies to the device; ``auto``: if there is CUDA.
+        pin_memory: Batches in page-locked memory, which an accelerator copies from without help
+            of a core; ``auto``: if the loader feeds one.
         persistent_workers: Keep workers from one epoch to the next.
         across_epochs: In training, compute the first batches of the next epoch when the last ones
             of this have been begun, so that workers never wait at an epoch's end. They take
