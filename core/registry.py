@@ -8,6 +8,7 @@ run-time values (`n`, `seed`, `rng`, ...) by argument name; a config cannot set 
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
@@ -112,6 +113,7 @@ class Component:
 
 
 _components: dict[str, Component] = {}
+_modules: dict[str, str] = {}
 _checks: dict[tuple[str, str], tuple[Rule, frozenset[str], tuple[str, ...]]] = {}
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -213,7 +215,19 @@ def _identity(target: Callable[..., Any]) -> tuple[str, str]:
 
 def find(target_name: str) -> Component | None:
     """Return the component for a ``_target_`` such as ``group/name``, or None."""
+    if target_name not in _components and target_name in _modules:
+        importlib.import_module(_modules[target_name])
     return _components.get(target_name)
+
+
+def modules() -> dict[str, str]:
+    """Return the module of each component, by ``group/name``."""
+    return {name: component.target.__module__ for name, component in _components.items()}
+
+
+def expect(modules: Mapping[str, str]) -> None:
+    """Let `find` import a component on first use, from what `modules` returned elsewhere."""
+    _modules.update(modules)
 
 
 def components(group: str | None = None) -> Iterator[Component]:

@@ -279,7 +279,7 @@ class Loader:
         self._scheduler = Scheduler(executor_named(name), self._compute, settings)
         if self._lock is not None:
             self._scheduler.page_lock(self._lock)
-        self.stats.workers = self._scheduler.workers
+        self.stats.workers = None if name == "inline" else self._scheduler.workers
         self._runs = EpochRuns(
             self._scheduler,
             self._tasks,

@@ -49,7 +49,7 @@ class Order(NamedTuple):
 
 
 class Payload:
-    """A value for another process, which registers components and sets retries before it unpickles.
+    """A value for another process, which loads the user's components and sets retries first.
 
     Args:
         value: The value.
@@ -63,18 +63,26 @@ class Payload:
     def __reduce__(self) -> tuple[Any, ...]:
         import cloudpickle
 
+        from penstock.core.registry import modules
         from penstock.datasets.files.clients import get_retry_s
 
-        return _unpickled, (self._imports, get_retry_s(), cloudpickle.dumps(self.value))
+        context = self._imports, modules(), get_retry_s()
+        return _unpickled, (*context, cloudpickle.dumps(self.value))
 
 
-def _unpickled(imports: tuple[str, ...], retry_s: float, data: bytes) -> Payload:
+def _unpickled(
+    imports: tuple[str, ...], modules: dict[str, str], retry_s: float, data: bytes
+) -> Payload:
+    from penstock.core.registry import expect
     from penstock.datasets.files.clients import set_retry_s
-    from penstock.pipeline.config.components import register_components
 
     set_retry_s(retry_s)
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
-    register_components(imports)  # a stack of steps finds them by name
+    expect(modules)
+    if imports:
+        from penstock.pipeline.config.components import load_imports
+
+        load_imports(imports)
     return Payload(pickle.loads(data), imports)
 
 

@@ -35,7 +35,12 @@ if TYPE_CHECKING:
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.settings import LoaderSettings
 
-_PRELOADED = ["penstock.pipeline.loader.executors.torch", "torch.utils.data", "cv2"]
+_PRELOADED = [
+    "penstock.core.fork_server",
+    "penstock.pipeline.loader.executors.torch",
+    "torch.utils.data",
+    "cv2",
+]
 _imported_in = os.getpid()
 
 

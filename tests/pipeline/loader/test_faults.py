@@ -206,19 +206,23 @@ def test_padding_does_not_count_a_bad_sample_twice():
     assert rows[1][:2] == rows[11][:2] and not rows[11][2], "with its draws"
 
 
-def test_a_quarantined_position_is_not_computed():
+def test_a_quarantined_record_is_not_computed():
     loader = make_loader(FakeDataset(40, deadly=13))
-    state = make_loader(FakeDataset(40)).state_dict() | {"quarantined": [[0, 13]]}
+    state = make_loader(FakeDataset(40)).state_dict() | {"quarantined": [13]}
     loader.load_state_dict(state)
     rows = _rows(loader)
     assert rows[13][0] == 13 and rows[13][1] != 13 and loader.stats.bad_samples == 1
-    assert loader.state_dict()["quarantined"] == [[0, 13]]
+    assert loader.state_dict()["quarantined"] == [13]
 
 
-@pytest.mark.parametrize(("kind", "in_epoch_0"), [(FakeDataset, 1), (FakeStream, 0)])
-def test_a_quarantined_record_is_so_in_all_epochs_and_an_item_in_its_own(kind, in_epoch_0):
+@pytest.mark.parametrize(
+    ("kind", "quarantined", "in_epoch_0"), [(FakeDataset, 13, 1), (FakeStream, [1, 13], 0)]
+)
+def test_a_quarantined_record_is_so_in_all_epochs_and_an_item_in_its_own(
+    kind, quarantined, in_epoch_0
+):
     loader = make_loader(kind(40), max_error_rate=1)
-    loader.load_state_dict(loader.state_dict() | {"quarantined": [[1, 13]]})
+    loader.load_state_dict(loader.state_dict() | {"quarantined": [quarantined]})
     assert [row[0] for row in _rows(loader)] == list(range(40))
     assert loader.stats.bad_samples == in_epoch_0
     digests(loader)
@@ -231,7 +235,7 @@ def test_a_quarantined_record_is_not_read_for_the_shape_of_its_image():
 
     read = []
     loader = make_loader(Unknown(40, on_read=read.extend), collate=RowsCollated(), max_error_rate=1)
-    loader.load_state_dict(loader.state_dict() | {"quarantined": [[0, 0]]})
+    loader.load_state_dict(loader.state_dict() | {"quarantined": [0]})
     assert _rows(loader)[0][1] != 0 and 0 not in read
 
 

@@ -38,7 +38,7 @@ def test_deliveries_of_a_bundle_are_those_of_its_tasks(arrays_folder):
         assert one.faults == other.faults == ()
     assert together[0].times.read > 0
     assert together[1].times.read == together[2].times.read == 0, "counted once"
-    together[0].batch["image"].zero_()
+    together[0].batch["image"].fill(0)
     assert batch_digest(together[1].batch) == batch_digest(alone[1].batch)
 
 

@@ -58,6 +58,20 @@ if __name__ == "__main__":
 """
 )
 
+OTHERS = (
+    MAIN
+    + """
+if __name__ == "__main__":
+    for batch in loader_of("torch", FakeDataset(40)):
+        pass
+    context = multiprocessing.get_context("forkserver")
+    context.Process(target=time.sleep, args=(3600,), daemon=True).start()
+    time.sleep(0.5)
+    print("0", flush=True)
+    time.sleep(0.5)
+"""
+)
+
 
 @pytest.mark.parametrize("engine", ["processes", "torch"])
 def test_workers_are_there_for_the_last_step(tmp_path, engine):
@@ -117,3 +131,11 @@ def test_a_worker_that_hangs_is_ended_at_the_deadline():
     ):
         digests(loader)
     assert time.monotonic() - began < 60
+
+
+def test_processes_of_others_are_terminated_as_usual(tmp_path):
+    process = start_program(tmp_path, OTHERS)
+    family = family_at_work(process)
+    _, err = process.communicate(timeout=250)
+    assert (process.returncode, err) == (0, "")
+    assert_gone(family)
