@@ -1,289 +1,692 @@
-"""What reaches a GPU: transfer, overlap with computing, waiting of a training step, workers.
+"""The way to a GPU: exactness, transfer, cores, waiting, overlap, memory, resuming.
 
-1. Copies of uint8 batches as the loader delivers them, beside the bandwidth of page-locked memory.
-2. A profiler trace of training steps, and the share of the copying that lies under computing.
-3. Steps of the size of ResNet-50 (channels last, bfloat16) on prepared data: the share of time
-   that they wait for it.
-4. Batches on the device per second with 1 to 16 workers.
+    PYTHONPATH=src python benchmarks/gpu.py [--only SECTION,...] [--minutes 6] [--out outputs/gpu]
 
-The data are uint8 images in a memory-mapped file, made here, cropped at random and flipped.
-
-    python benchmarks/gpu.py [--out outputs/gpu] [--workers 8] [--batch-size 128]
-
-``--cpu`` runs all of it, very small, without a GPU: that proves that it runs, and nothing more.
-It has not been run on a GPU yet.
+Every section prints rows of one table and goes into ``results.json``; a section that fails leaves
+its error there, and the next one begins. No data is needed: arrays of noise and JPEG files of
+about 110 kB are made here. ``--cpu`` runs all of it, very small, without a GPU, which proves that
+it runs and nothing more.
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import os
+import random
+import shutil
+import signal
+import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from itertools import islice
+from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from torch import nn
 
 ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT), str(ROOT / "benchmarks")]
+sys.path[:] = [p for p in sys.path if p and Path(p).resolve() != ROOT]  # it has a `datasets`
+sys.path[:0] = [str(ROOT / "src"), str(ROOT / "benchmarks")]
 
+from family import members, processor_s  # noqa: E402
 from overlap import overlap_share  # noqa: E402
 from prepared_images import PreparedImages, make_images  # noqa: E402
 from resnet import resnet  # noqa: E402
 
+from penstock.pipeline.accelerator import Accelerator, PageLock  # noqa: E402
 from penstock.pipeline.collates.stack import stack  # noqa: E402
-from penstock.pipeline.device import (  # noqa: E402
-    Copy,
-    DevicePrefetcher,
-    map_tensors,
-)
+from penstock.pipeline.loader.device_queue import DeviceQueue  # noqa: E402
 from penstock.pipeline.loader.loader import Loader  # noqa: E402
 from penstock.pipeline.loader.settings import LoaderSettings  # noqa: E402
 from penstock.pipeline.samplers.random import RandomSampler  # noqa: E402
 from penstock.transforms.device.normalize import Normalize  # noqa: E402
 
-AIM_TRANSFER, AIM_WAIT = 0.9, 0.02
+Row = tuple[str, float, str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Scale:
-    """How large everything is; an epoch has `batches` batches."""
+    """How large everything is."""
 
-    batches: int = 80
+    workers: int = 16
+    images: int = 8192
     side: int = 256
     crop: int = 224
-    batch_size: int = 128
-    workers: int = 8
+    batch_size: int = 256
+    files: int = 4096
+    links: int = 4
     blocks: tuple[int, ...] = (3, 4, 6, 3)
     width: int = 64
-    steps: int = 60
-    warm_up: int = 10
-    curve: tuple[int, ...] = (1, 2, 4, 8, 16)
+    seconds: float = 4.0
+    rounds: int = 40
+    cycles: int = 50_000_000
 
 
-TINY = Scale(20, 24, 16, 4, 2, (1, 1, 1, 1), 4, 4, 1, (1, 2))
-
-
-class _HostMark:
-    """A mark of the host's clock."""
-
-    def __init__(self) -> None:
-        self.at_s = time.perf_counter()
-
-    def query(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        pass
-
-    def elapsed_time(self, later: _HostMark) -> float:
-        return (later.at_s - self.at_s) * 1000
+TINY = Scale(
+    workers=2, images=96, side=24, crop=16, batch_size=8, files=24, links=1, blocks=(1, 1, 1, 1),
+    width=4, seconds=0.3, rounds=3, cycles=0,
+)  # fmt: skip
 
 
 class HostStream:
-    """Copies from memory to memory, so that ``--cpu`` takes the way that a GPU does."""
+    """A stream that does everything at once."""
 
-    def copy(self, host: Any) -> Copy:
-        """Copy at once."""
-        begun = _HostMark()
-        return Copy(host, map_tensors(host, torch.clone), begun, _HostMark())
+    def __enter__(self) -> HostStream:
+        return self
 
-    def deliver(self, copy: Copy) -> Any:
-        """It is there."""
-        return copy.batch
+    def __exit__(self, *_: object) -> None:
+        pass
 
-
-@contextmanager
-def batches_of(
-    data: Path,
-    scale: Scale,
-    device: torch.device,
-    *,
-    transforms: Sequence[Any] = (),
-    **changes: Any,
-) -> Iterator[DevicePrefetcher]:
-    """The loader's batches on the device."""
-    dataset = PreparedImages(data, scale.crop)
-    given = {"engine": "threads", "batch_size": scale.batch_size, "num_workers": scale.workers}
-    settings = LoaderSettings(**{**given, **changes})
-    sampler = RandomSampler(len(dataset), seed=0)
-    with Loader(dataset, sampler=sampler, collate=stack, settings=settings, seed=0) as loader:
-        stream = HostStream() if device.type == "cpu" else None
-        yield DevicePrefetcher(loader, device, transforms, stream=stream)
+    def wait_event(self, event: Any) -> None:
+        """It has happened."""
 
 
-def wait_for(device: torch.device) -> None:
-    """Wait until the device has nothing left to do."""
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
+class HostEvent:
+    """A mark of the host's clock."""
+
+    at_s = 0.0
+
+    def record(self, stream: Any = None) -> None:
+        """Note the time."""
+        self.at_s = time.perf_counter()
+
+    def query(self) -> bool:
+        """It has happened."""
+        return True
+
+    def elapsed_time(self, later: HostEvent) -> float:
+        """Milliseconds."""
+        return (later.at_s - self.at_s) * 1000
 
 
-def bandwidth(device: torch.device, size_bytes: int, repeats: int = 30) -> float:
-    """Bytes per second from page-locked memory of torch's own to the device."""
-    host = torch.zeros(size_bytes, dtype=torch.uint8, pin_memory=device.type == "cuda")
-    target = torch.empty_like(host, device=device)
-    rates = []
-    for _ in range(5):
-        wait_for(device)
-        start = time.perf_counter()
-        for _ in range(repeats):
-            target.copy_(host, non_blocking=True)
-        wait_for(device)
-        rates.append(repeats * size_bytes / (time.perf_counter() - start))
-    return sorted(rates)[2]
+class HostAccelerator(Accelerator):
+    """The CPU in place of a GPU, so that ``--cpu`` goes the same way."""
+
+    def __init__(self) -> None:
+        self.device = torch.device("cpu")
+
+    def stream(self) -> Any:
+        """Make a stream."""
+        return HostStream()
+
+    current_stream = stream
+
+    def event(self) -> Any:
+        """Make an event."""
+        return HostEvent()
+
+    def pinned(self, size_bytes: int) -> torch.Tensor:
+        """Allocate ordinary memory."""
+        return self.empty(size_bytes)
+
+    def register(self, address: int, size_bytes: int) -> bool:
+        """Do nothing."""
+        return True
+
+    def unregister(self, address: int) -> None:
+        """Do nothing."""
 
 
-def transfer(data: Path, scale: Scale, device: torch.device) -> Iterator[tuple[str, float, float]]:
-    """What copies: name, bytes per second, share of the bandwidth."""
-    size_bytes = scale.batch_size * scale.crop**2 * 3
-    best = bandwidth(device, size_bytes)
-    yield "page-locked memory", best, 1.0
-    for name, processes in (("threads", 0), ("2 processes", 2)):
-        with batches_of(data, scale, device, processes=processes) as batches:
-            iterator = iter(batches)
-            for _ in islice(iterator, scale.warm_up):  # the first batches pin their memory
-                pass
-            begun_s, count = batches.copy_s, sum(1 for _ in iterator)
-        rate = count * size_bytes / max(batches.copy_s - begun_s, 1e-9)
-        yield f"the loader, {name}", rate, rate / best
+@dataclass
+class Bench:
+    """What sections share.
+
+    Attributes:
+        scale: How large everything is.
+        device: The GPU, or the CPU of a trial run.
+        folder: Where data is made.
+        out: Where results go.
+    """
+
+    scale: Scale
+    device: torch.device
+    folder: Path
+    out: Path
+
+    @property
+    def is_trial(self) -> bool:
+        """Whether there is no GPU."""
+        return self.device.type == "cpu"
+
+    def wait(self) -> None:
+        """Wait until the device has nothing left to do."""
+        if not self.is_trial:
+            torch.accelerator.synchronize(self.device)
+
+    def sleep(self, cycles: int) -> None:
+        """Keep the device busy, without the host."""
+        if not self.is_trial and cycles:
+            torch.cuda._sleep(cycles)
+
+    def queue(self, loader: Any, transforms: Sequence[Any] = ()) -> DeviceQueue:
+        """Feed the device."""
+        stand_in = HostAccelerator() if self.is_trial else None
+        return DeviceQueue(loader, self.device, transforms, accelerator=stand_in)
+
+    @cached_property
+    def arrays(self) -> Path:
+        """Images as one array of noise."""
+        return make_images(self.folder / "images.npy", self.scale.images, self.scale.side)
+
+    @contextmanager
+    def prepared(self, crop: int | None = None, **changes: Any) -> Iterator[Loader]:
+        """A loader over the array; by threads, unless `changes` say otherwise."""
+        dataset = PreparedImages(self.arrays, crop or self.scale.crop)
+        given = {"engine": "threads", "batch_size": self.scale.batch_size,
+                 "num_workers": min(8, self.scale.workers)}  # fmt: skip
+        settings = LoaderSettings(**{**given, **changes})
+        sampler = RandomSampler(len(dataset), seed=0)
+        with Loader(dataset, sampler=sampler, collate=stack, settings=settings, seed=0) as loader:
+            yield loader
+
+    @cached_property
+    def files(self) -> Path:
+        """JPEG files in folders of ten classes."""
+        folder, scale = self.folder / "files", self.scale
+        numbers = np.array_split(np.arange(scale.files), scale.workers * 4)
+        with ProcessPoolExecutor(scale.workers) as pool:
+            list(pool.map(write_files, numbers, [folder] * len(numbers)))
+        for path in sorted(folder.rglob("*.jpg")):
+            for link in range(1, scale.links):
+                os.link(path, path.with_name(f"{link}-{path.name}"))
+        return folder
+
+    @cached_property
+    def tiled(self) -> Path:
+        """The same as tiled JPEG."""
+        run_program(
+            "pack", "dataset=image_folder", f"dataset.storage.path={self.files}",
+            f"pack.path={self.folder / 'tiled'}", "pack.tiled=true", "dataset.val_fraction=0",
+            f"pack.num_workers={self.scale.workers}",
+        )  # fmt: skip
+        return self.folder / "tiled" / "train"
+
+    def overrides(self, data: str, *more: str) -> list[str]:
+        """The usual recipe on files or tiled files."""
+        path = getattr(self, data)
+        return [
+            f"dataset={'image_folder' if data == 'files' else 'lmdb'}",
+            f"dataset.storage.path={path}", "dataset.val_fraction=0", "augment=imagenet",
+            f"augment.image_size={self.scale.crop}", "loader=processes",
+            f"loader.num_workers={self.scale.workers}",
+            f"loader.batch_size={self.scale.batch_size}", *more,
+        ]  # fmt: skip
+
+    @contextmanager
+    def configured(self, data: str, *more: str) -> Iterator[Loader]:
+        """A loader of the usual recipe."""
+        from penstock import build_loader, compose
+
+        config = compose(self.overrides(data, *more))
+        with build_loader(config, "train", device=self.device) as loader:
+            yield loader
+
+
+def write_files(numbers: Any, folder: Path) -> None:
+    """Write images of 500 x 375 pixels with about as much detail as photographs."""
+    import cv2
+
+    cv2.setNumThreads(0)
+    for number in numbers.tolist():
+        rng = np.random.default_rng(number)
+        image = np.zeros((375, 500, 3), np.float32)
+        for side, weight in ((4, 60), (16, 40), (64, 25), (190, 22), (375, 9)):
+            noise = rng.normal(0, weight, (side, side * 4 // 3, 3)).astype(np.float32)
+            image += cv2.resize(noise, (500, 375), interpolation=cv2.INTER_CUBIC)
+        target = folder / str(number % 10)
+        target.mkdir(parents=True, exist_ok=True)
+        pixels = np.clip(image + 128, 0, 255).astype(np.uint8)
+        cv2.imwrite(f"{target}/{number:06d}.jpg", pixels, [cv2.IMWRITE_JPEG_QUALITY, 90])
+
+
+def run_program(*arguments: str) -> None:
+    """Run penstock in a process of its own."""
+    done = subprocess.run(command_of(*arguments), capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError((done.stderr or done.stdout).strip().splitlines()[-1])
+
+
+def command_of(name: str, *arguments: str) -> list[str]:
+    """A command of penstock, whether it is installed or not."""
+    code = "from penstock.pipeline.program import main; raise SystemExit(main())"
+    return [sys.executable, "-c", code, name, *arguments]
+
+
+def forever(batches: Any) -> Iterator[Any]:
+    """Epoch after epoch."""
+    return chain.from_iterable(iter(lambda: batches, None))
+
+
+def light() -> nn.Module:
+    """A network of the cost of AlexNet without its large layers."""
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 11, 4, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(64, 192, 5, 1, 2),
+        nn.ReLU(), nn.AdaptiveAvgPool2d(6), nn.Flatten(), nn.Linear(192 * 36, 1000),
+    )  # fmt: skip
 
 
 class Training:
-    """Steps of a residual network on a device."""
+    """Steps of a network on the device; nothing of them is read."""
 
-    def __init__(self, scale: Scale, device: torch.device) -> None:
-        self.device = device
-        self.model = resnet(scale.blocks, width=scale.width).to(
-            device=device, memory_format=torch.channels_last
-        )  # type: ignore[call-overload]
-        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.01, momentum=0.9)
-        self._losses: deque[torch.Tensor] = deque()
+    def __init__(self, bench: Bench, model: nn.Module, amp: torch.dtype = torch.bfloat16) -> None:
+        self.bench, self.amp = bench, amp
+        model = model.to(device=bench.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+        self.model = model
+        fp16 = amp is torch.float16
+        self.scaler = torch.amp.GradScaler(bench.device.type, enabled=fp16)
+        self.loss = torch.zeros((), device=bench.device)
 
     def step(self, batch: Any) -> None:
-        """One step; the loss of the one before the last is looked at, as a log would."""
-        with torch.autocast(self.device.type, dtype=torch.bfloat16):
-            loss = torch.nn.functional.cross_entropy(self.model(batch["image"]), batch["label"])
-        loss.backward()
-        self.optimizer.step()
+        """One step."""
+        with torch.autocast(self.bench.device.type, dtype=self.amp):
+            outputs = self.model(batch["image"])
+            self.loss = nn.functional.cross_entropy(outputs, batch["label"])
+        self.scaler.scale(self.loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
-        self._losses.append(loss.detach())
-        if len(self._losses) > 2:
-            self._losses.popleft().item()
 
-
-def waiting(data: Path, scale: Scale, device: torch.device) -> dict[str, float]:
-    """Training on prepared data: share of the time that steps wait, and images per second."""
-    training = Training(scale, device)
-    with batches_of(data, scale, device, transforms=[Normalize()]) as batches:
-        iterator = iter(batches)
-        for batch in islice(iterator, scale.warm_up):
-            training.step(batch)
-        wait_for(device)
-        start, waited_s, copied_s = time.perf_counter(), batches.wait_s, batches.copy_s
-        for batch in islice(iterator, scale.steps):
-            training.step(batch)
-        wait_for(device)
+    def rate(self, queue: Any) -> tuple[float, float, float]:
+        """Images per second, the share of the time that steps wait, cores of this process."""
+        batches = forever(queue)
+        for batch in islice(batches, 4):
+            self.step(batch)
+        self.bench.wait()
+        waited = getattr(queue, "wait_s", 0.0)
+        start, cpu, images = time.perf_counter(), time.process_time(), 0
+        while time.perf_counter() - start < self.bench.scale.seconds:
+            for batch in islice(batches, 4):
+                self.step(batch)
+                images += len(batch["label"])
+            self.bench.wait()
         seconds = time.perf_counter() - start
-        iterator.close()  # type: ignore[attr-defined]
-    return {
-        "images_per_s": scale.steps * scale.batch_size / seconds,
-        "wait_share": (batches.wait_s - waited_s) / seconds,
-        "copy_share": (batches.copy_s - copied_s) / seconds,
+        cpu = (time.process_time() - cpu) / seconds
+        batches.close() if hasattr(batches, "close") else None
+        return images / seconds, (getattr(queue, "wait_s", 0.0) - waited) / seconds, cpu
+
+
+def check_exactness(bench: Bench) -> Iterator[Row]:
+    """Batches under random delays, early ends, kept batches and killed workers."""
+    rng = random.Random(0)
+    small = {"crop": min(64, bench.scale.crop), "batch_size": min(64, bench.scale.batch_size)}
+    with bench.prepared(**small, num_workers=0) as loader:
+        expected = [dict(batch) for batch in loader]
+    fields = [name for name, value in expected[0].items() if isinstance(value, torch.Tensor)]
+
+    def wrong(batch: Any, number: int) -> bool:
+        return not all(torch.equal(batch[name].cpu(), expected[number][name]) for name in fields)
+
+    for engine in ("threads", "processes", "inline", "torch"):
+        checked = bad = 0
+        with bench.prepared(**small, engine=engine, num_workers=4) as loader:
+            queue = bench.queue(loader)
+            for turn in range(bench.scale.rounds // 4 or 1):
+                queue.set_epoch(0)
+                kept: list[tuple[int, Any]] = []
+                end = rng.choice([len(expected), rng.randrange(1, len(expected))])
+                for number, batch in enumerate(islice(queue, end)):
+                    bench.sleep(rng.choice([0, 0, 100_000, 3_000_000]))
+                    is_kept = rng.random() < 0.3  # others are read late, by the device alone
+                    taken = batch if is_kept else {name: batch[name].clone() for name in fields}
+                    kept.append((number, taken))
+                    del batch, taken
+                    if rng.random() < 0.1:
+                        time.sleep(rng.random() * 0.005)
+                    if engine == "processes" and turn % 4 == 3 and number == 2:
+                        os.kill(loader._scheduler._executor.pids[0], signal.SIGKILL)
+                    if len(kept) > rng.randrange(8, 40):
+                        bad += sum(wrong(batch, number) for number, batch in kept)
+                        checked += len(kept)
+                        kept.clear()
+                bad += sum(wrong(batch, number) for number, batch in kept)
+                checked += len(kept)
+        yield f"{engine}: batches", checked, ""
+        yield f"{engine}: wrong", bad, "want 0"
+
+
+def check_transfer(bench: Bench) -> Iterator[Row]:
+    """Copies to the device from memory of several kinds."""
+    size = 154 << 20 if not bench.is_trial else 1 << 20
+    accelerator = HostAccelerator() if bench.is_trial else Accelerator(bench.device)
+    lock = PageLock(accelerator)
+    descriptor = os.memfd_create("bench")
+    os.ftruncate(descriptor, size)
+    start = time.perf_counter()
+    mapped = lock.map(descriptor, size)
+    yield "registering 154 MB, ms", (time.perf_counter() - start) * 1e3, ""
+    arena = torch.frombuffer(mapped, dtype=torch.uint8)
+    yield "registered memory is page-locked", float(bench.is_trial or arena.is_pinned()), "want 1"
+    target = torch.empty_like(arena, device=bench.device)
+    sources = {"registered": arena, "pinned": accelerator.pinned(size),
+               "pageable": torch.zeros(size, dtype=torch.uint8)}  # fmt: skip
+    for name, source in sources.items():
+        rates = []
+        for _ in range(5):
+            bench.wait()
+            start = time.perf_counter()
+            for _ in range(5):
+                target.copy_(source, non_blocking=True)
+            issued = time.perf_counter() - start
+            bench.wait()
+            rates.append(5 * size / (time.perf_counter() - start) / 1e9)
+        yield f"{name}: GB/s", sorted(rates)[2], ""
+        yield f"{name}: us to issue", issued / 5 * 1e6, ""
+    del arena, mapped
+    for engine, workers in (("threads", 8), ("processes", bench.scale.workers)):
+        with bench.prepared(engine=engine, num_workers=min(workers, bench.scale.workers)) as loader:
+            queue = bench.queue(loader)
+            list(islice(queue, 8))
+            begun, size_bytes = queue.copy_s, 0
+            for batch in queue:
+                size_bytes += sum(v.nbytes for v in batch.values() if isinstance(v, torch.Tensor))
+            bench.wait()
+            rate = size_bytes / max(queue.copy_s - begun, 1e-9) / 1e9
+        yield f"queue, {engine}: GB/s while copying", rate, ""
+
+
+def check_cores(bench: Bench) -> Iterator[Row]:
+    """Images per second that arrive, and the cores of this process and of its workers."""
+    for data in ("files", "tiled"):
+        for pin in ("auto", "false"):
+            with bench.configured(data, f"loader.pin_memory={pin}") as loader:
+                queue = bench.queue(loader)
+                batches = forever(queue)
+                list(islice(batches, 3 * bench.scale.workers))
+                bench.wait()
+                others = [pid for pid in members() if pid != os.getpid()]
+                start, own, workers = time.perf_counter(), time.process_time(), processor_s(others)
+                images = 0
+                while time.perf_counter() - start < bench.scale.seconds:
+                    images += len(next(batches)["label"])
+                bench.wait()
+                seconds = time.perf_counter() - start
+                name = f"{data}, pin_memory={pin}"
+                yield f"{name}: images/s", images / seconds, ""
+                yield f"{name}: cores here", (time.process_time() - own) / seconds, "want < 0.5"
+                yield f"{name}: cores of workers", (processor_s(others) - workers) / seconds, ""
+
+
+def check_training(bench: Bench) -> Iterator[Row]:
+    """Training fed by arrays and files, beside a batch that stays on the device."""
+    networks: dict[str, Callable[[], nn.Module]] = {
+        "ResNet-50": lambda: resnet(bench.scale.blocks, width=bench.scale.width),
+        "light": light,
     }
+    for name, make in networks.items():
+        training = Training(bench, make())
+        with bench.prepared() as loader:
+            queue = bench.queue(loader, [Normalize()])
+            resident = next(iter(queue))
+            rate, _, cores = training.rate([resident])
+            yield f"{name}, resident: images/s", rate, ""
+            yield f"{name}, resident: cores here", cores, ""
+            yield from _fed(f"{name}, arrays", training, queue)
+        for data in ("files", "tiled"):
+            with bench.configured(data) as loader:
+                queue = bench.queue(loader, [Normalize()])
+                yield from _fed(f"{name}, {data}", training, queue)
 
 
-def trace(data: Path, scale: Scale, device: torch.device, path: Path) -> float | None:
-    """Write a trace of training steps; the share of copying under computing, None without any."""
+def _fed(name: str, training: Training, queue: DeviceQueue) -> Iterator[Row]:
+    rate, waits, cores = training.rate(queue)
+    yield f"{name}: images/s", rate, ""
+    yield f"{name}: waits for data", waits, ""
+    yield f"{name}: cores here", cores, ""
+
+
+def check_overlap(bench: Bench) -> Iterator[Row]:
+    """The share of copying under which kernels run."""
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU]
-    if device.type == "cuda":
+    if not bench.is_trial:
         activities.append(ProfilerActivity.CUDA)
-    training = Training(scale, device)
-    with batches_of(data, scale, device, transforms=[Normalize()]) as batches:
-        iterator = iter(batches)
-        for batch in islice(iterator, scale.warm_up):
+    training = Training(bench, resnet(bench.scale.blocks, width=bench.scale.width))
+    with bench.prepared() as loader:
+        batches = forever(bench.queue(loader, [Normalize()]))
+        for batch in islice(batches, 5):
             training.step(batch)
         with profile(activities=activities) as profiler:
-            for batch in islice(iterator, 10):
+            for batch in islice(batches, 10):
                 training.step(batch)
-            wait_for(device)
-        iterator.close()  # type: ignore[attr-defined]
+            bench.wait()
+    path = bench.out / "trace.json"
     profiler.export_chrome_trace(str(path))
-    return overlap_share(json.loads(path.read_text())["traceEvents"])
+    events = json.loads(path.read_text())["traceEvents"]
+    copies = [e for e in events if e.get("cat") == "gpu_memcpy" and "HtoD" in e["name"]]
+    share = overlap_share(events)
+    yield "copying that lies under computing", -1.0 if share is None else share, "want > 0.9"
+    yield "copies to the device per step", len(copies) / 10, ""
 
 
-def curve(data: Path, scale: Scale, device: torch.device) -> Iterator[tuple[str, int, float]]:
-    """Images per second that arrive on the device: threads or processes, by workers."""
-    most = os.cpu_count() or 1
-    for workers in scale.curve:
-        if workers > most and device.type == "cuda":
-            return
-        for name in ("threads", "processes"):
-            with batches_of(data, scale, device, engine=name, num_workers=workers) as batches:
-                iterator = iter(batches)
-                next(iterator)
-                start, count = time.perf_counter(), sum(len(b["label"]) for b in iterator)
-                wait_for(device)
-                yield name, workers, count / (time.perf_counter() - start)
+def check_memory(bench: Bench) -> Iterator[Row]:
+    """Device memory that batches take when each step is one long kernel."""
+    if bench.is_trial:
+        return
+    with bench.prepared() as loader:
+        queue = bench.queue(loader)
+        batch_bytes = next(iter(queue))["image"].nbytes
+        bench.wait()
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        for batch in islice(forever(queue), 100):
+            bench.sleep(bench.scale.cycles // 5)
+            del batch
+        bench.wait()
+        ahead = (torch.cuda.max_memory_allocated() - before) / batch_bytes
+    yield "batches on the device at most", ahead, "want < 6"
+
+
+def check_waits(bench: Bench) -> Iterator[Row]:
+    """Synchronisations in a step of `fit`, by the difference of two lengths of a job."""
+    from penstock import compose, fit
+
+    jobs = {
+        "bf16, clip": ["trainer.amp=bf16", "trainer.clip_norm=1"],
+        "fp16": ["trainer.amp=fp16"],
+        "bf16, augment=device": ["trainer.amp=bf16", "augment=device"],
+        "bf16, accumulate": ["trainer.amp=bf16", "trainer.accumulate=2"],
+    }
+    for name, more in islice(jobs.items(), 1 if bench.is_trial else None):
+        counts, places = [], set()
+        for steps in (1, 2) if bench.is_trial else (10, 30):
+            overrides = bench.overrides(
+                "files", "loader.batch_size=8", "loader.num_workers=2", "logger=null",
+                f"trainer.max_steps={steps}", "trainer.log_every=1000", f"outputs={bench.out}/fit",
+                "trainer.validate_every=0", f"trainer.device={bench.device.type}", *more,
+            )  # fmt: skip
+            if bench.is_trial:
+                overrides.append("trainer.amp=off")
+            with (
+                warnings.catch_warnings(record=True) as caught,
+                syncs_warn(bench),
+                redirect_stdout(io.StringIO()),
+            ):
+                warnings.simplefilter("always")
+                fit(compose(overrides))
+            found = [w for w in caught if "synchroniz" in str(w.message)]
+            counts.append(len(found))
+            places |= {f"{Path(w.filename).name}:{w.lineno}" for w in found}
+        at = ", ".join(sorted(places)[:12])
+        yield f"{name}: synchronisations a step", (counts[1] - counts[0]) / 20, at
+
+
+@contextmanager
+def syncs_warn(bench: Bench) -> Iterator[None]:
+    """Let torch warn of every synchronisation."""
+    if bench.is_trial:
+        yield
+        return
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def check_precisions(bench: Bench) -> Iterator[Row]:
+    """Steps of the device in both precisions: their own precision is not the step's."""
+    for name, amp in (("bf16", torch.bfloat16), ("fp16", torch.float16)):
+        training = Training(bench, light(), torch.bfloat16 if bench.is_trial else amp)
+        seen = set()
+        with bench.prepared() as loader, torch.autocast(bench.device.type, dtype=training.amp):
+            for batch in islice(bench.queue(loader, [Normalize()]), 10):
+                seen.add(batch["image"].dtype)
+                training.step(batch)
+        yield f"{name}: steps of the device in float32", float(seen == {torch.float32}), "want 1"
+        yield f"{name}: loss is finite", float(training.loss.isfinite()), "want 1"
+
+
+def check_ranks(bench: Bench) -> Iterator[Row]:
+    """A step with gradients that are averaged by NCCL, in a world of one."""
+    import torch.distributed as dist
+
+    backend = "gloo" if bench.is_trial else "cpu:gloo,cuda:nccl"
+    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        losses = []
+        for wrapped in (False, True):
+            torch.manual_seed(0)
+            training = Training(bench, light())
+            if wrapped:
+                training.model = nn.parallel.DistributedDataParallel(training.model)
+            with bench.prepared(batch_size=min(64, bench.scale.batch_size)) as loader:
+                for batch in islice(bench.queue(loader, [Normalize()]), 10):
+                    training.step(batch)
+            losses.append(float(training.loss.detach()))
+        yield "loss with and without DDP: difference", abs(losses[0] - losses[1]), "want < 0.05"
+    finally:
+        dist.destroy_process_group()
+
+
+def check_resuming(bench: Bench) -> Iterator[Row]:
+    """A run that is killed twice, beside one that is not: weights to the bit."""
+    steps, kills = (3, 1) if bench.is_trial else (60, 2)
+    job = bench.overrides(
+        "files", "loader.batch_size=16", "loader.num_workers=2", f"trainer.max_steps={steps}",
+        f"trainer.max_epochs={steps}", "trainer.checkpoint_every=10", "trainer.validate_every=0",
+        f"trainer.device={bench.device.type}",
+    )  # fmt: skip
+    job += [] if bench.is_trial else ["trainer.amp=bf16"]
+    weights = []
+    for name, turns in (("straight", 0), ("killed", kills)):
+        outputs = bench.out / name
+        shutil.rmtree(outputs, ignore_errors=True)
+        command = command_of("train", *job, f"outputs={outputs}", "trainer.resume=auto")
+        for _ in range(turns):
+            _kill_after_a_checkpoint(command, outputs)
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError((done.stderr or done.stdout).strip().splitlines()[-1])
+        [last] = outputs.rglob("last.pt")
+        weights.append(torch.load(last, map_location="cpu", weights_only=False)["model"])
+    one, other = weights
+    differ = sum(not torch.equal(one[key], other[key]) for key in one)
+    yield "tensors of the model", len(one), ""
+    yield "tensors that differ", differ, "want 0"
+
+
+def _kill_after_a_checkpoint(command: list[str], outputs: Path) -> None:
+    """Start a run, and kill it and its workers after its next checkpoint."""
+    before = {path.stat().st_mtime_ns for path in outputs.rglob("last.pt")}
+    process = subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline and process.poll() is None:
+        with suppress(FileNotFoundError):
+            if {path.stat().st_mtime_ns for path in outputs.rglob("last.pt")} - before:
+                break
+        time.sleep(0.02)
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+SECTIONS: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "exactness": check_exactness,
+    "transfer": check_transfer,
+    "memory": check_memory,
+    "cores": check_cores,
+    "training": check_training,
+    "overlap": check_overlap,
+    "precisions": check_precisions,
+    "ranks": check_ranks,
+    "waits": check_waits,
+    "resuming": check_resuming,
+}
 
 
 def main() -> int:
-    """Measure everything in turn."""
+    """Measure section after section."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--out", type=Path, default=ROOT / "outputs" / "gpu")
-    parser.add_argument("--workers", type=int, default=Scale.workers)
-    parser.add_argument("--batch-size", type=int, default=Scale.batch_size)
+    parser.add_argument("--only", default=",".join(SECTIONS), help="sections, by commas")
+    parser.add_argument("--minutes", type=float, default=6.0, help="begin no section after them")
+    parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("--cpu", action="store_true", help="very small, without a GPU")
     arguments = parser.parse_args()
     if not arguments.cpu and not torch.cuda.is_available():
         print("benchmarks/gpu.py needs a CUDA device; --cpu tries it without", file=sys.stderr)
         return 2
-    device = torch.device("cpu" if arguments.cpu else "cuda")
-    scale = replace(Scale(), workers=arguments.workers, batch_size=arguments.batch_size)
-    if arguments.cpu:
-        torch.set_num_threads(1)
-        scale = TINY
+    scale = TINY if arguments.cpu else Scale(workers=min(16, len(os.sched_getaffinity(0))))
+    if arguments.workers:
+        scale = replace(scale, workers=arguments.workers)
+    device = torch.device("cpu") if arguments.cpu else torch.device("cuda", 0)
     arguments.out.mkdir(parents=True, exist_ok=True)
+    os.environ["PYTHONPATH"] = str(ROOT / "src")
+    torch.backends.cudnn.benchmark = True
+    name = "no GPU: a trial run" if arguments.cpu else torch.cuda.get_device_name(device)
+    cores = len(os.sched_getaffinity(0))
+    print(f"{name}, {cores} cores, torch {torch.__version__}, batch {scale.batch_size}")
+    results: dict[str, Any] = {"device": name, "cores": cores, "torch": torch.__version__}
+    start, failures = time.monotonic(), 0
     with tempfile.TemporaryDirectory(prefix="penstock-gpu-") as folder:
-        data = make_images(
-            Path(folder) / "images.npy", scale.batches * scale.batch_size, scale.side
+        bench = Bench(scale, device, Path(folder), arguments.out.resolve())
+        for section in arguments.only.split(","):
+            if time.monotonic() - start > arguments.minutes * 60:
+                print(f"{section}: left out, {arguments.minutes:g} minutes are over")
+                continue
+            failures += measure(section, bench, results)
+            (arguments.out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
+    print(f"written: {arguments.out / 'results.json'}")
+    return 1 if failures else 0
+
+
+def measure(section: str, bench: Bench, results: dict[str, Any]) -> bool:
+    """Run a section, print its rows, and return whether it failed."""
+    start = time.monotonic()
+    rows: dict[str, Any] = {}
+    results[section] = rows
+    failed = False
+    try:
+        for name, value, note in SECTIONS[section](bench):
+            rows[name] = value
+            print(f"  {section:<11} {name:<52} {value:>12,.3f}  {note}", flush=True)
+    except Exception as error:
+        failed = True
+        rows["error"] = traceback.format_exception_only(error)[-1].strip()
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        print(
+            f"  {section:<11} FAILED {rows['error']} ({place.filename}:{place.lineno})", flush=True
         )
-        results = measure(data, scale, device, arguments.out / "trace.json")
-    (arguments.out / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-    print(f"written: {arguments.out / 'results.json'}, {arguments.out / 'trace.json'}")
-    return 0
-
-
-def measure(data: Path, scale: Scale, device: torch.device, trace_path: Path) -> dict[str, Any]:
-    """All measurements in turn, printed as they come."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else "no GPU: a trial run"
-    print(f"{name}, {os.cpu_count()} cores, torch {torch.__version__}, batch {scale.batch_size}")
-    results: dict[str, Any] = {"device": name, "transfer": {}, "curve": []}
-    for way, rate, share in transfer(data, scale, device):
-        results["transfer"][way] = {"bytes_per_s": rate, "share": share}
-        print(f"copies from {way}: {rate / 1e9:.2f} GB/s, {share:.0%} (aim {AIM_TRANSFER:.0%})")
-    results["overlap"] = trace(data, scale, device, trace_path)
-    shown = "no copies" if results["overlap"] is None else f"{results['overlap']:.0%}"
-    print(f"copying that lies under computing: {shown}")
-    results["training"] = waiting(data, scale, device)
-    training = results["training"]
-    print(
-        f"training: {training['images_per_s']:.0f} images/s, waits {training['wait_share']:.1%} "
-        f"of the time (aim: under {AIM_WAIT:.0%}), copies {training['copy_share']:.1%}"
-    )
-    for way, workers, rate in curve(data, scale, device):
-        results["curve"].append({"way": way, "workers": workers, "images_per_s": rate})
-        print(f"{workers:2d} workers, {way}: {rate:.0f} images/s on the device")
-    return results
+    rows["seconds"] = time.monotonic() - start
+    print(f"  {section:<11} took {rows['seconds']:.1f} s", flush=True)
+    return failed
 
 
 if __name__ == "__main__":

@@ -124,7 +124,7 @@ def ours(folder: Path, batch_size: int, *overrides: str) -> Epoch:
     """A loader through the config, with what `augment.device` does to its batches."""
     from penstock import compose
     from penstock.pipeline.build import build_device_transforms, build_loader
-    from penstock.pipeline.device import DevicePrefetcher
+    from penstock.pipeline.loader.device_queue import DeviceQueue
 
     config = compose(
         [
@@ -133,7 +133,7 @@ def ours(folder: Path, batch_size: int, *overrides: str) -> Epoch:
         ]
     )  # fmt: skip
     loader = build_loader(config, "train", device="cpu")
-    fed = DevicePrefetcher(loader, "cpu", build_device_transforms(config, "train", "cpu"))
+    fed = DeviceQueue(loader, "cpu", build_device_transforms(config, "train", "cpu"))
     return lambda: counted(len(batch["label"]) for batch in fed)
 
 

@@ -11,9 +11,9 @@ from accelerate import Accelerator
 
 from penstock import build_loader, compose
 from penstock.pipeline.build import build_device_transforms
-from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_optimizer, build_task
 from penstock.pipeline.learning.losses import total_loss
+from penstock.pipeline.loader.device_queue import DeviceQueue
 
 
 def open_batches(config: Mapping[str, Any], split: Any, accelerator: Accelerator) -> Any:
@@ -24,7 +24,7 @@ def open_batches(config: Mapping[str, Any], split: Any, accelerator: Accelerator
     rank, world_size = accelerator.process_index, accelerator.num_processes
     device = accelerator.device
     loader = build_loader(config, split, rank=rank, world_size=world_size, device=device)
-    return DevicePrefetcher(loader, device, build_device_transforms(config, split, device))
+    return DeviceQueue(loader, device, build_device_transforms(config, split, device))
 
 
 def main(

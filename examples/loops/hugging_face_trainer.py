@@ -14,9 +14,9 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from penstock import build_loader, compose
 from penstock.pipeline.build import build_device_transforms
-from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_optimizer, build_task
 from penstock.pipeline.learning.losses import total_loss
+from penstock.pipeline.loader.device_queue import DeviceQueue
 
 STATE = "loader.json"
 
@@ -35,7 +35,7 @@ class PenstockTrainer(Trainer):
 
     def __init__(self, config: Mapping[str, Any], args: TrainingArguments, **options: Any) -> None:
         self.config = config
-        self.batches: dict[str, DevicePrefetcher] = {}
+        self.batches: dict[str, DeviceQueue] = {}
         args.ignore_data_skip = True
         loader = self._open("train", args)
         num_classes = len(loader.loader.class_names or ())
@@ -44,12 +44,12 @@ class PenstockTrainer(Trainer):
         optimizer = build_optimizer(config, model)
         super().__init__(model, args, optimizers=(optimizer, None), **options)
 
-    def _open(self, split: Any, args: TrainingArguments) -> DevicePrefetcher:
+    def _open(self, split: Any, args: TrainingArguments) -> DeviceQueue:
         if split not in self.batches:
             device, rank, size = args.device, args.process_index, args.world_size
             loader = build_loader(self.config, split, rank=rank, world_size=size, device=device)
             transforms = build_device_transforms(self.config, split, device)
-            self.batches[split] = DevicePrefetcher(loader, device, transforms)
+            self.batches[split] = DeviceQueue(loader, device, transforms)
         return self.batches[split]
 
     def get_train_dataloader(self) -> Any:

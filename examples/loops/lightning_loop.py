@@ -11,9 +11,9 @@ import torch
 
 from penstock import build_loader, compose
 from penstock.pipeline.build import build_device_transforms
-from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_optimizer, build_task
 from penstock.pipeline.learning.losses import total_loss
+from penstock.pipeline.loader.device_queue import DeviceQueue
 
 
 class PenstockData(lightning.LightningDataModule):
@@ -34,12 +34,12 @@ class PenstockData(lightning.LightningDataModule):
         """Open what a stage reads; before the model is made, which asks for the classes."""
         self.train = self._open("train")
 
-    def _open(self, split: Any) -> DevicePrefetcher:
+    def _open(self, split: Any) -> DeviceQueue:
         assert self.trainer is not None
         device, rank = self.trainer.strategy.root_device, self.trainer.global_rank
         size = self.trainer.world_size
         loader = build_loader(self.config, split, rank=rank, world_size=size, device=device)
-        return DevicePrefetcher(loader, device, build_device_transforms(self.config, split, device))
+        return DeviceQueue(loader, device, build_device_transforms(self.config, split, device))
 
     def train_dataloader(self) -> Any:
         """Batches to train on."""

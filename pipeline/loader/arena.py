@@ -13,14 +13,19 @@ import sys
 import tempfile
 import weakref
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.pipeline.loader.contract import is_plain
+
 if TYPE_CHECKING:
     import torch
+
+    from penstock.pipeline.accelerator import PageLock
 
 _SLOT_BYTES = 1 << 34
 _MOST_SLOTS = 256
@@ -45,6 +50,12 @@ class SharedFile:
             os.ftruncate(descriptor, _SLOT_BYTES * _MOST_SLOTS)
         self.descriptor = descriptor
         self._maps: dict[int, mmap.mmap] = {}
+        self._map: Callable[..., mmap.mmap] = mmap.mmap
+
+    def page_lock(self, lock: PageLock) -> None:
+        """Page-lock all slots that are mapped from now on."""
+        self._map = lock.map
+        self._maps.clear()
 
     def memory(self, slot: int, size_bytes: int) -> NDArray[np.uint8]:
         """Return the beginning of a slot, uint8 [size_bytes]."""
@@ -54,8 +65,11 @@ class SharedFile:
             if length > _SLOT_BYTES:
                 raise MemoryError(f"loader: a batch of {size_bytes / 1e9:,.0f} GB")
             # The mapping before lives on while a view of it does.
-            offset = slot * _SLOT_BYTES
-            mapped = self._maps[slot] = mmap.mmap(self.descriptor, length, offset=offset)
+            self._maps.pop(slot, None)
+            del mapped
+            mapped = self._maps[slot] = self._map(
+                self.descriptor, length, offset=slot * _SLOT_BYTES
+            )
         return np.frombuffer(mapped, np.uint8, size_bytes)
 
     def close(self) -> None:
@@ -222,7 +236,7 @@ class _TensorPickler(pickle.Pickler):
     def reducer_override(self, value: Any) -> Any:
         import torch
 
-        if not _is_plain(value):
+        if not (is_plain(value) and value.numel()):
             return NotImplemented
         plain, stride = value, None
         last = value.ndim == 4 and value.is_contiguous(memory_format=torch.channels_last)
@@ -243,17 +257,6 @@ def _tensor_of(
 
     flat = torch.frombuffer(buffer, dtype=dtype)
     return flat.view(shape) if stride is None else flat.as_strided(shape, stride)
-
-
-def _is_plain(value: Any) -> bool:
-    """Whether a value is a tensor that its bytes, type and shape say everything about."""
-    import torch
-
-    if type(value) is not torch.Tensor or value.requires_grad or not value.numel():
-        return False
-    if value.device.type != "cpu" or value.layout is not torch.strided:
-        return False
-    return not (value.is_quantized or value.is_conj() or value.is_neg())
 
 
 def _aligned(size_bytes: int) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from penstock.core.stage_times import StageTimes, Traffic
 
 if TYPE_CHECKING:
     from penstock.core.sample import Batch
+    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.settings import LoaderSettings
 
@@ -140,13 +142,12 @@ class Delivery:
         return replace(self, batch=mapped(self.batch, to_tensor))
 
     def pin_memory(self, device: str | None = None) -> Delivery:
-        """Return a copy with every CPU tensor in page-locked memory."""
-        import torch
+        """Return a copy in page-locked memory, as torch's DataLoader asks for it."""
 
         def pinned(value: Any) -> Any:
-            value = to_tensor(value)
-            on_host = isinstance(value, torch.Tensor) and value.device.type == "cpu"
-            return value.pin_memory() if on_host else value
+            torch = sys.modules.get("torch")
+            is_tensor = torch is not None and isinstance(value, torch.Tensor)
+            return value.pin_memory() if is_tensor and value.device.type == "cpu" else value
 
         return replace(self, batch=mapped(self.batch, pinned))
 
@@ -254,6 +255,10 @@ class Executor(ABC):
         is empty.
         """
 
+    def page_lock(self, lock: PageLock) -> None:
+        """Write batches to memory of `lock` from now on, where the executor can."""
+        return None
+
     def drop(self) -> None:
         """Release a cancelled run."""
         return None
@@ -270,6 +275,15 @@ def to_tensor(value: Any) -> Any:
 
         return torch.from_numpy(value)
     return value
+
+
+def is_plain(value: Any) -> bool:
+    """Whether a value is a tensor in host memory that its bytes, type and shape describe."""
+    torch = sys.modules.get("torch")
+    if torch is None or type(value) is not torch.Tensor or value.device.type != "cpu":
+        return False
+    strided = value.layout is torch.strided and not value.requires_grad
+    return strided and not (value.is_quantized or value.is_conj() or value.is_neg())
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:

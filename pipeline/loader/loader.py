@@ -48,6 +48,7 @@ from penstock.pipeline.samplers.sequential import SequentialSampler
 if TYPE_CHECKING:
     from penstock.core.contracts import BatchTransform, Collate, Dataset, Sampler
     from penstock.core.sample import Batch
+    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _logger = logging.getLogger(__name__)
@@ -187,6 +188,7 @@ class Loader:
         goes_on: Callable[[bool], bool] | None = None,
     ) -> None:
         keep_freed_memory()
+        self._lock: PageLock | None = None
         self.dataset: Any = dataset
         self.settings = settings
         # Of a mix of data sets: other fields of that name are without classes.
@@ -275,6 +277,8 @@ class Loader:
         if not settings.workers:
             name = "inline"
         self._scheduler = Scheduler(executor_named(name), self._compute, settings)
+        if self._lock is not None:
+            self._scheduler.page_lock(self._lock)
         self.stats.workers = None if name == "inline" else self._scheduler.workers
         self._runs = EpochRuns(
             self._scheduler,
@@ -286,6 +290,7 @@ class Loader:
     def enter_fork(self) -> None:
         """Leave the iteration and the workers of a parent alone; called in its fork."""
         leave_to_parent(dict(vars(self)))
+        self._lock = None
         self._run = None
         self._inherited_turns = self._turn
         self._turn += 1
@@ -323,6 +328,21 @@ class Loader:
         """Say who computes the batches, and why where the rule chose."""
         choice = self._scheduler.choice
         return f"{choice} ({self._why})" if self._why else choice
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next batch is computed, so that asking for it does not wait."""
+        return self._scheduler.is_ready
+
+    def page_lock(self, lock: PageLock) -> None:
+        """Write batches where an accelerator reads them, from the next ones on.
+
+        Its caller alone hands them to the device: memory is written again as soon as no array
+        views it. `DeviceQueue` calls this; a loader without one page-locks nothing.
+        """
+        if self.settings.pin_memory is not False:
+            self._lock = lock
+            self._scheduler.page_lock(lock)
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be `epoch`, from the batch of a loaded state of that epoch.

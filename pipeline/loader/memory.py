@@ -1,25 +1,20 @@
-"""Memory that threads write batches to: reused without views, or page-locked for a GPU."""
+"""Memory that threads write batches to, used again when no array views it."""
 
 from __future__ import annotations
 
 import mmap
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
-from functools import cache, partial
-from typing import TYPE_CHECKING, Any
+from functools import cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.pipeline.loader.contract import Delivery, mapped, to_tensor
-
 if TYPE_CHECKING:
-    import torch
-
-    from penstock.pipeline.loader.settings import LoaderSettings
+    from penstock.pipeline.accelerator import PageLock
 
 _LEAST_BYTES = 4 << 20
 _MOST_FREE = 8
@@ -43,6 +38,12 @@ class BatchMemory:
         # Views end in any thread and between any two instructions. All that happens there is
         # this deque's append: Python code would need a lock, and could swallow a Ctrl-C.
         self._ended: deque[weakref.ref[NDArray[np.uint8]]] = deque()
+        self._map: Callable[..., mmap.mmap] = mmap.mmap
+
+    def page_lock(self, lock: PageLock) -> None:
+        """Page-lock all blocks that are made from now on."""
+        self.release()
+        self._map = lock.map
 
     def allocate(self, size_bytes: int) -> NDArray[np.uint8]:
         """Writable memory, uint8 [size_bytes]; it is lent again when it and its views are gone.
@@ -56,7 +57,7 @@ class BatchMemory:
             return np.empty(max(size_bytes, 1), np.uint8)
         block = self._take(size_bytes)
         if block is None:
-            block = _fresh(size_bytes)
+            block = self._fresh(size_bytes)
         # Views know the array that they were made of first, so that lives as long as one of them.
         array = np.frombuffer(block, np.uint8, size_bytes)
         ref = weakref.ref(array, self._ended.append)
@@ -87,19 +88,18 @@ class BatchMemory:
                     return block
         return None
 
-
-def _fresh(size_bytes: int) -> mmap.mmap:
-    try:
-        block = mmap.mmap(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    except OSError as error:
-        raise MemoryError(
-            f"loader: no memory for the {size_bytes / 1e6:,.0f} MB of a batch's images "
-            f"({error.strerror}); lower loader.batch_size, loader.prefetch_factor or "
-            "loader.num_workers"
-        ) from error
-    with suppress(OSError):  # a kernel without large pages
-        block.madvise(mmap.MADV_HUGEPAGE)
-    return block
+    def _fresh(self, size_bytes: int) -> mmap.mmap:
+        try:
+            block = self._map(-1, size_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        except OSError as error:
+            raise MemoryError(
+                f"loader: no memory for the {size_bytes / 1e6:,.0f} MB of a batch's images "
+                f"({error.strerror}); lower loader.batch_size, loader.prefetch_factor or "
+                "loader.num_workers"
+            ) from error
+        with suppress(OSError):  # a kernel without large pages
+            block.madvise(mmap.MADV_HUGEPAGE)
+        return block
 
 
 @cache
@@ -115,62 +115,3 @@ def keep_freed_memory() -> None:
     stays with the process.
     """
     np.empty(_BLOCK_BYTES, np.uint8)
-
-
-def pins(settings: LoaderSettings) -> bool:
-    """Whether batches use page-locked memory: a GPU waits for them."""
-    import torch
-
-    return settings.pin_memory is not False and torch.cuda.is_available()
-
-
-def pinned_memory(size_bytes: int) -> torch.Tensor:
-    """Page-locked memory, uint8 [size_bytes], of torch's allocator.
-
-    It is given out again once no tensor views it, and every copy that was issued from such a
-    tensor, on whatever stream, is through.
-    """
-    import torch
-
-    return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
-
-
-def compute_pinned(
-    compute: Callable[..., Sequence[Delivery | BaseException]],
-) -> list[Delivery | BaseException]:
-    """Compute batches with all tensors in page-locked memory.
-
-    Images are written there at once, where the computer can; other tensors are copied.
-
-    Args:
-        compute: Gives deliveries, and perhaps an exception behind them; takes `allocate`.
-    """
-    blocks: list[torch.Tensor] = []
-
-    def allocate(size_bytes: int) -> Any:
-        blocks.append(pinned_memory(size_bytes))
-        return blocks[-1].numpy()
-
-    deliveries = compute(allocate=allocate)
-    place = partial(_pinned, blocks=blocks)
-    return [
-        replace(each, batch=mapped(each.batch, place)) if isinstance(each, Delivery) else each
-        for each in deliveries
-    ]
-
-
-def _pinned(value: Any, *, blocks: Sequence[torch.Tensor]) -> Any:
-    import torch
-
-    value = to_tensor(value)
-    if not isinstance(value, torch.Tensor) or value.device.type != "cpu":
-        return value
-    if value.layout is torch.strided and value.is_contiguous() and value.nbytes:
-        for block in blocks:
-            start = value.data_ptr() - block.data_ptr()
-            fits = 0 <= start <= block.numel() - value.nbytes
-            if fits and not start % value.itemsize:
-                # Made by way of an array, the tensor has a storage that torch's allocator does
-                # not know; copies that are issued from a view of the block itself it does.
-                return block[start : start + value.nbytes].view(value.dtype).view(value.shape)
-    return value.pin_memory()

@@ -27,6 +27,7 @@ from penstock.pipeline.loader.worker_errors import LoaderClosedError, WorkerErro
 
 if TYPE_CHECKING:
     from penstock.core.sample import Batch
+    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.settings import LoaderSettings
 
@@ -58,6 +59,8 @@ class Scheduler:
         self._finalizer: weakref.finalize[..., Scheduler] | None = None
         self._ahead: deque[tuple[Sequence[BatchTask], Future]] = deque()
         self._restarts = 0  # of executors that are closed
+        self._outcomes: deque[Delivery | BaseException] = deque()
+        self._lock: PageLock | None = None
         self._is_closed = True
         self._row_bytes = 0
 
@@ -72,6 +75,17 @@ class Scheduler:
         executor = self._executor
         restarts = self._restarts + (0 if executor is None else executor.restarts)
         return WorkerFigures(self._settings.workers, ready, restarts)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next delivery is computed."""
+        return bool(self._outcomes or (self._ahead and self._ahead[0][1].is_done))
+
+    def page_lock(self, lock: PageLock) -> None:
+        """Have batches written to page-locked memory from now on."""
+        self._lock = lock
+        if self._executor is not None:
+            self._executor.page_lock(lock)
 
     def start(self) -> None:
         """Start the workers, beside whatever else has to be prepared."""
@@ -94,7 +108,7 @@ class Scheduler:
             self._fill(source)
             while self._ahead:
                 delivered = self._delivered(*self._ahead.popleft())
-                outcomes = deque(delivered)
+                outcomes = self._outcomes = deque(delivered)
                 del delivered
                 self._fill(source)
                 while outcomes:
@@ -117,6 +131,7 @@ class Scheduler:
             for _, future in self._ahead:
                 future.cancel()
             self._ahead.clear()
+            self._outcomes.clear()
             if self._executor is not None:
                 self._executor.drop()
             # After an error nothing is known of the workers: threads may hang.
@@ -145,6 +160,8 @@ class Scheduler:
         if self._executor is None:
             with interrupts_held():
                 executor = self._executor = self._kind(self._compute, self._settings)
+                if self._lock is not None:
+                    executor.page_lock(self._lock)
                 # For a loader that is forgotten; at exit the executor sees to it by itself.
                 self._finalizer = weakref.finalize(self, executor.close)
                 self._finalizer.atexit = False

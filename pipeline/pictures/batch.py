@@ -11,7 +11,8 @@ import torch
 from penstock.core.contracts import BatchTransform
 from penstock.core.sample import Batch, Sample
 from penstock.datasets.mix import SOURCE
-from penstock.pipeline.device import describe_inputs, map_tensors
+from penstock.pipeline.inputs import describe_inputs
+from penstock.pipeline.loader.contract import mapped
 from penstock.pipeline.pictures.fields import Classes
 from penstock.pipeline.pictures.page import Picture, draw_sheet
 from penstock.pipeline.pictures.picture import PointNames, Row, draw_cell
@@ -36,7 +37,9 @@ def draw_batch(
         classes: Names by field.
         points: Names of keypoints.
     """
-    batch = map_tensors(batch, lambda tensor: tensor.detach().cpu())
+    batch = mapped(
+        batch, lambda value: value.detach().cpu() if isinstance(value, torch.Tensor) else value
+    )
     ends = ends_of(batch, transforms)
     samples = rows_of(batch, len(batch["valid"]))[:_DRAWN]
     rows = []

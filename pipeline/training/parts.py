@@ -18,7 +18,6 @@ from penstock.core.contracts import Task
 from penstock.datasets.files.listings import looking_once
 from penstock.datasets.streams.dataset import LaneStreamDataset
 from penstock.pipeline.build import build_callbacks, build_device_transforms, build_loader
-from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import (
     build_model,
     build_optimizer,
@@ -30,6 +29,7 @@ from penstock.pipeline.learning.building import (
 from penstock.pipeline.learning.fields import task_field
 from penstock.pipeline.learning.parameters import freeze
 from penstock.pipeline.learning.weights import Weights, take_weights
+from penstock.pipeline.loader.device_queue import DeviceQueue
 from penstock.pipeline.mixes import sources_of
 from penstock.pipeline.schedulers.units import Interval, better, depends_on_length, interval_of
 from penstock.pipeline.schedulers.warmup import Warmup
@@ -77,8 +77,8 @@ class Parts:
     given: GivenValues
     hooks: Hooks
     scaler: torch.amp.GradScaler
-    train: DevicePrefetcher
-    val: DevicePrefetcher | None
+    train: DeviceQueue
+    val: DeviceQueue | None
     num_batches: int | None
     class_names: tuple[str, ...] | None = None
     still: tuple[nn.Module, ...] = ()
@@ -124,9 +124,9 @@ def build_parts(
         stack.callback(loader.close)
         return loader
 
-    def on_device(loader: Any, split: Any, device: torch.device | None) -> DevicePrefetcher:
+    def on_device(loader: Any, split: Any, device: torch.device | None) -> DeviceQueue:
         transforms = build_device_transforms(config, split, device)
-        return DevicePrefetcher(loader, world.device, transforms)
+        return DeviceQueue(loader, world.device, transforms)
 
     train = open_loader("train", world.device)
     # What is learned by heart is validated on too, with the steps of validation.

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from penstock.core.contracts import StreamDataset
 from penstock.core.sample import Record
 from penstock.pipeline.config.errors import listing
-from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.parameters import describe_groups
+from penstock.pipeline.loader.device_queue import DeviceQueue
 from penstock.pipeline.loader.stats import LoaderTimes, cut_text, padding_text, sources_text
 from penstock.pipeline.mixes import sources_of
 from penstock.pipeline.training.checkpoint import RunState
@@ -410,7 +410,7 @@ class Meter:
         batches: Whose waiting and copying is counted.
     """
 
-    def __init__(self, batches: DevicePrefetcher) -> None:
+    def __init__(self, batches: DeviceQueue) -> None:
         self.batches = batches
         # Samples; and seconds: all, those that waited for data, those of copies.
         self._total, self._lap = np.zeros(4), np.zeros(4)

@@ -27,10 +27,10 @@ from penstock.pipeline.build import (
 )
 from penstock.pipeline.config.errors import listing
 from penstock.pipeline.config.saved import SAVED, fetched_run, run_behind
-from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_task, fitted_tasks
 from penstock.pipeline.learning.fields import task_field
 from penstock.pipeline.learning.unlabelled import leave_target, opened_for_predictions
+from penstock.pipeline.loader.device_queue import DeviceQueue
 from penstock.pipeline.training.checkpoint import find_checkpoint, load_weights, read_checkpoint
 from penstock.pipeline.training.distributed.world import World, joined
 from penstock.pipeline.training.job import prepare_torch
@@ -71,7 +71,7 @@ class Trained:
     checkpoint: Path | str
     model: nn.Module
     task: Task
-    batches: DevicePrefetcher
+    batches: DeviceQueue
     precision: Callable[[], AbstractContextManager[object]]
     split: Split
     others: tuple[Split, ...]
@@ -183,7 +183,7 @@ def _open(config: Mapping[str, Any], command: str, world: World, stack: ExitStac
         checkpoint=checkpoint,
         model=model.to(device=world.device, memory_format=layout).eval(),  # type: ignore[call-overload]
         task=task,
-        batches=DevicePrefetcher(loader, world.device, build_device_transforms(config, "val")),
+        batches=DeviceQueue(loader, world.device, build_device_transforms(config, "val")),
         precision=precision_of(trainer, world.device),
         split=split,
         others=others,

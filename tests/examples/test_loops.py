@@ -12,7 +12,7 @@ import pytest
 
 from penstock import build_loader, compose
 from penstock.pipeline.build import build_device_transforms
-from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.loader.device_queue import DeviceQueue
 from penstock.pipeline.loader.digest import batch_digest
 from tests.examples.ranks_of_loops import watched
 from tests.laws.conftest import make_photos
@@ -40,7 +40,7 @@ def expected(typed, **rank):
     """Digests of the batches of all epochs, as `train.py` gets them on the CPU."""
     config = compose(typed)
     loader = build_loader(config, "train", device="cpu", **rank)
-    batches = DevicePrefetcher(loader, "cpu", build_device_transforms(config, "train", "cpu"))
+    batches = DeviceQueue(loader, "cpu", build_device_transforms(config, "train", "cpu"))
     found = [batch_digest(batch) for _ in range(EPOCHS) for batch in batches]
     assert len({*found}) == STEPS * EPOCHS
     return found

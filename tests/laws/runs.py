@@ -110,9 +110,9 @@ def loader_of(config: dict[str, Any], split: Any = "train", **changes: Any) -> A
 def fed(config: dict[str, Any], loader: Any, split: Any = "train", device: Any = None) -> Any:
     """Return the batches of a loader as a model gets them, by the loop of docs/own.md."""
     from penstock.pipeline.build import build_device_transforms
-    from penstock.pipeline.device import DevicePrefetcher
+    from penstock.pipeline.loader.device_queue import DeviceQueue
 
-    return DevicePrefetcher(loader, "cpu", build_device_transforms(config, split, device))
+    return DeviceQueue(loader, "cpu", build_device_transforms(config, split, device))
 
 
 def digests(

@@ -15,8 +15,8 @@ from penstock.core.user_errors import is_explained
 from penstock.datasets.demo.shapes import demo_path
 from penstock.pipeline.build import build_device_transforms, build_sampler, open_storage
 from penstock.pipeline.config.errors import ConfigError
-from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.instantiate import build
+from penstock.pipeline.loader.device_queue import DeviceQueue
 
 
 def test_what_a_library_says_against_a_value_is_one_line():
@@ -130,7 +130,7 @@ def arrays(tmp_path):
 def batches(overrides, split, *, epochs=1):
     config = compose(overrides)
     with build_loader(config, split) as loader:
-        fed = DevicePrefetcher(loader, "cpu", build_device_transforms(config, split))
+        fed = DeviceQueue(loader, "cpu", build_device_transforms(config, split))
         return [batch for _ in range(epochs) for batch in fed]
 
 

@@ -15,10 +15,10 @@ from torch.profiler import profile, record_function
 
 from penstock.pipeline.build import build_device_transforms, build_loader, build_settings
 from penstock.pipeline.commands.bench.memory import used_bytes
-from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.learning.building import build_model, build_optimizer, build_task
 from penstock.pipeline.learning.fields import task_field
 from penstock.pipeline.learning.losses import total_loss
+from penstock.pipeline.loader.device_queue import DeviceQueue
 from penstock.pipeline.loader.stats import LoaderTimes
 from penstock.pipeline.training.distributed.world import local_device
 from penstock.pipeline.training.job import prepare_torch
@@ -151,7 +151,7 @@ class Subject:
     @cached_property
     def _kept(self) -> Any:
         """A batch as the step takes it, which has been used: the first use allocates."""
-        once = DevicePrefetcher(_Once([self.batch]), self.device, self._transforms)
+        once = DeviceQueue(_Once([self.batch]), self.device, self._transforms)
         self.step(batch := next(iter(once)))
         return batch
 
@@ -176,9 +176,9 @@ class Subject:
         prepare_torch(self._trainer, self.device)
         return self._round(self.prefetcher(), step, seconds, least=1)
 
-    def prefetcher(self) -> DevicePrefetcher:
+    def prefetcher(self) -> DeviceQueue:
         """The loader's batches on the device, as training gets them."""
-        return DevicePrefetcher(self.loader, self.device, self._transforms)
+        return DeviceQueue(self.loader, self.device, self._transforms)
 
     def __enter__(self) -> Subject:
         return self

@@ -23,7 +23,7 @@ from penstock.core.contracts import (
 )
 from penstock.core.sample import CUT_TOKENS, BadSample, Batch, Sample
 from penstock.pipeline.build import build_dataset, build_device_transforms
-from penstock.pipeline.device import describe_inputs
+from penstock.pipeline.inputs import describe_inputs
 from penstock.pipeline.instantiate import build
 from penstock.pipeline.loader.contract import mapped, to_tensor
 from penstock.pipeline.loader.digest import batch_digest

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from penstock.core.registry import register
 from penstock.pipeline.loader.contract import BatchTask, Delivery, Executor, Future
-from penstock.pipeline.loader.memory import pins
+from penstock.pipeline.loader.memory import BatchMemory
 
 if TYPE_CHECKING:
+    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.settings import LoaderSettings
 
@@ -20,12 +21,16 @@ class InlineExecutor(Executor):
 
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
         self._compute = compute
-        self._pins = pins(settings)
+        self._memory = BatchMemory()
 
     @classmethod
     def describe(cls, settings: LoaderSettings) -> str:
         """Say who computes."""
         return "the consumer's own thread"
+
+    def page_lock(self, lock: PageLock) -> None:
+        """Compute batches in page-locked memory."""
+        self._memory.page_lock(lock)
 
     def submit(self, tasks: Sequence[BatchTask], *, probes: bool = False) -> Future:
         """Put a task off until the scheduler takes its delivery."""
@@ -33,11 +38,15 @@ class InlineExecutor(Executor):
 
     def delivery(self, task: BatchTask) -> Delivery:
         """Compute a task."""
-        delivery = self._compute(task)
-        return delivery.pin_memory() if self._pins else delivery
+        return self._compute(task, allocate=self._memory.allocate)
+
+    def drop(self) -> None:
+        """Give back memory that is free."""
+        self._memory.release()
 
     def close(self) -> None:
-        """Nothing has to be ended."""
+        """Give back memory that is free."""
+        self._memory.release()
 
 
 class _Put(Future):

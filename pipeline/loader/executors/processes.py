@@ -23,6 +23,7 @@ from penstock.pipeline.loader.worker import READY, TELL_STACKS, Order, Payload, 
 from penstock.pipeline.loader.worker_errors import Failure, describe_death
 
 if TYPE_CHECKING:
+    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.settings import LoaderSettings
 
@@ -65,6 +66,10 @@ class ProcessesExecutor(SupervisedExecutor):
         return _WorkerProcess(
             pickle.dumps((call, ())), self._arena.file.descriptor, self._settings.timeout_s
         )
+
+    def page_lock(self, lock: PageLock) -> None:
+        """Page-lock the arena where this process maps it."""
+        self._arena.file.page_lock(lock)
 
     def _take_slot(self) -> int | None:
         return self._arena.take()

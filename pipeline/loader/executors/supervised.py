@@ -24,7 +24,6 @@ from penstock.pipeline.loader.contract import (
     Future,
     WorkerDiedError,
 )
-from penstock.pipeline.loader.memory import pins
 from penstock.pipeline.loader.worker import Order
 from penstock.pipeline.loader.worker_errors import Failure, LoaderClosedError, WorkerError
 
@@ -149,7 +148,6 @@ class SupervisedExecutor(Executor):
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
         self.depth = settings.workers * settings.prefetch_factor
         self._num_workers = settings.workers
-        self._pins = pins(settings)
         self._waiting: deque[Job] = deque()
         self._workers: list[Worker] = []
         self._failed_starts = 0
@@ -320,10 +318,9 @@ class SupervisedExecutor(Executor):
         if not job.future.is_cancelled:
             job.future.set([self._outcome(each) for each in unpack(answer, memory)])
 
-    def _outcome(self, sent: Delivery | Failure) -> Delivery | BaseException:
-        if isinstance(sent, Failure):
-            return sent.exception()
-        return sent.pin_memory() if self._pins else sent
+    @staticmethod
+    def _outcome(sent: Delivery | Failure) -> Delivery | BaseException:
+        return sent.exception() if isinstance(sent, Failure) else sent
 
     def _replace(self, worker: Worker) -> None:
         """Replace a worker that died or hangs, and let the scheduler act on what it computed."""

@@ -10,17 +10,17 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import TYPE_CHECKING
 
 from penstock.core.registry import register
 from penstock.pipeline.loader.contract import BatchTask, Delivery, Executor, Future
-from penstock.pipeline.loader.memory import BatchMemory, compute_pinned, pins
+from penstock.pipeline.loader.memory import BatchMemory
 from penstock.pipeline.loader.placement import placement_of, warn_about_cores
 from penstock.pipeline.loader.worker import quiet_opencv
 from penstock.pipeline.loader.worker_errors import LoaderClosedError, LoaderTimeoutError
 
 if TYPE_CHECKING:
+    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.settings import LoaderSettings
 
@@ -44,7 +44,6 @@ class ThreadsExecutor(Executor):
         self._is_closed = False
         self._compute = compute
         self._timeout_s = settings.timeout_s
-        self._pinned = pins(settings)
         self._placement = placement_of(settings)
         self._memory = BatchMemory()
         self._orders: queue.SimpleQueue[tuple[Future, Sequence[BatchTask]] | None]
@@ -64,6 +63,10 @@ class ThreadsExecutor(Executor):
     def describe(cls, settings: LoaderSettings) -> str:
         """Say who computes."""
         return f"{settings.workers} thread{'s' * (settings.workers != 1)} of this process"
+
+    def page_lock(self, lock: PageLock) -> None:
+        """Compute batches in page-locked memory."""
+        self._memory.page_lock(lock)
 
     def submit(self, tasks: Sequence[BatchTask], *, probes: bool = False) -> Future:
         """Give tasks to the next thread that is idle."""
@@ -130,11 +133,8 @@ class ThreadsExecutor(Executor):
     def _outcomes(
         self, tasks: Sequence[BatchTask]
     ) -> Sequence[Delivery | BaseException] | BaseException:
-        compute = partial(self._compute.several, tasks)
         try:
-            if self._pinned:
-                return compute_pinned(compute)
-            outcomes = compute(allocate=self._memory.allocate)
+            outcomes = self._compute.several(tasks, allocate=self._memory.allocate)
         except BaseException as error:
             outcomes = [error]
         if isinstance(last := outcomes[-1], BaseException):

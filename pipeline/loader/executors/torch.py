@@ -20,7 +20,6 @@ from penstock.core.child import leave_signals_to_parent
 from penstock.core.registry import register
 from penstock.pipeline.loader.contract import BatchTask, Delivery, Executor, Future
 from penstock.pipeline.loader.executors.processes import recipe_of
-from penstock.pipeline.loader.memory import pins
 from penstock.pipeline.loader.placement import Placement, placement_of, warn_about_cores
 from penstock.pipeline.loader.worker import use_one_thread
 from penstock.pipeline.loader.worker_errors import (
@@ -32,6 +31,7 @@ from penstock.pipeline.loader.worker_errors import (
 )
 
 if TYPE_CHECKING:
+    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.settings import LoaderSettings
 
@@ -76,7 +76,6 @@ class TorchExecutor(Executor):
                 sampler=self._feed,
                 collate_fn=_as_it_is,
                 num_workers=settings.workers,
-                pin_memory=pins(settings),
                 # Without one, every epoch draws a seed from torch's global generator.
                 generator=torch.Generator(),
                 multiprocessing_context=context,
@@ -89,6 +88,10 @@ class TorchExecutor(Executor):
     def describe(cls, settings: LoaderSettings) -> str:
         """Describe the workers, for the log."""
         return f"{settings.workers} workers of torch's DataLoader"
+
+    def page_lock(self, lock: PageLock) -> None:
+        """Let DataLoader copy to page-locked memory, from its next iteration on."""
+        self._loader.pin_memory = True
 
     def submit(self, tasks: Sequence[BatchTask], *, probes: bool = False) -> Future:
         """Queue a task for the DataLoader."""

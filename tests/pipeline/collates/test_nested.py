@@ -15,8 +15,8 @@ from penstock import compose
 from penstock.pipeline.build import build_loader
 from penstock.pipeline.collates.nested import NestedCollate
 from penstock.pipeline.collates.pad import PaddedCollate
-from penstock.pipeline.device import DevicePrefetcher
 from penstock.pipeline.loader.contract import Delivery
+from penstock.pipeline.loader.device_queue import DeviceQueue
 from penstock.pipeline.loader.digest import batch_digest
 from tests.contracts.collate import check_collate, in_tensors
 from tests.contracts.equality import assert_same
@@ -246,10 +246,10 @@ def test_nested_batches_come_to_the_device():
     with build_loader(config) as loader:
         expected = list(loader)
     with build_loader(config) as loader:
-        for given, batch in zip(expected, DevicePrefetcher(loader, "cpu"), strict=True):
+        for given, batch in zip(expected, DeviceQueue(loader, "cpu"), strict=True):
             assert batch.pop("num_valid") == int(given["valid"].sum())
             assert_same(batch, given, "copied")
-        meta = next(iter(DevicePrefetcher(loader, "meta")))
+        meta = next(iter(DeviceQueue(loader, "meta")))
     assert meta["graph"]["edges"].device.type == meta["deep"]["er"]["walk"].device.type == "meta"
     assert all(p.device.type == "meta" for points in meta["points"] for p in points)
 

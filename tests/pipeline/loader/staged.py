@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
-from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,8 +9,8 @@ import torch
 
 from penstock.core.contracts import CollateCapabilities
 from penstock.core.sample import BadSample, Sample
+from penstock.pipeline.accelerator import Accelerator
 from penstock.pipeline.collating import from_rows
-from penstock.pipeline.loader import memory as memory_module
 from tests.pipeline.loader.fakes import Collated, FakeDataset
 
 
@@ -86,49 +84,32 @@ class RowsCollated(Collated):
         return batch if image is None else {**batch, "image": image}
 
 
-class FakeMemory:
-    """Page-locked memory without CUDA: what was asked for, and spoiled when it is let go.
+class FakeAccelerator(Accelerator):
+    """Page locks without an accelerator.
 
     Attributes:
-        slabs: Slabs made; the same ones are given out again and again.
-        pinned_bytes: Sizes of the tensors that were copied into a slab.
+        locked: Sizes of what is locked, by address.
+        made: Number of locks that were ever made.
+        fails: Whether page-locking fails.
     """
 
-    def __init__(self) -> None:
-        self.slabs = 0
-        self.pinned_bytes: list[int] = []
-        self._free: defaultdict[int, deque[bytearray]] = defaultdict(deque)
-        self._lent: dict[int, tuple[weakref.ref[memoryview], bytearray]] = {}
+    def __init__(self, *, fails: bool = False) -> None:
+        self.device = torch.device("cpu")
+        self.locked: dict[int, int] = {}
+        self.made = 0
+        self.fails = fails
 
-    def allocate(self, size_bytes: int) -> torch.Tensor:
-        try:
-            slab = self._free[size_bytes].popleft()  # one call: several threads ask at a time
-        except IndexError:
-            slab = bytearray(size_bytes)
-            self.slabs += 1
-        view = memoryview(slab)
-        ref = weakref.ref(view, self._ended)
-        self._lent[id(ref)] = ref, slab
-        return torch.frombuffer(view, dtype=torch.uint8)
+    def register(self, address: int, size_bytes: int) -> bool:
+        if not self.fails:
+            assert address not in self.locked and not address % 4096
+            self.locked[address] = size_bytes
+            self.made += 1
+        return not self.fails
 
-    def _ended(self, ref: weakref.ref[memoryview]) -> None:
-        slab = self._lent.pop(id(ref))[1]
-        slab[:] = b"\xee" * len(slab)
-        self._free[len(slab)].append(slab)
+    def unregister(self, address: int) -> None:
+        del self.locked[address]
 
-    @property
-    def lent(self) -> int:
-        """Slabs that somebody views."""
-        return len(self._lent)
-
-    def pin(self, tensor: torch.Tensor) -> torch.Tensor:
-        self.pinned_bytes.append(tensor.nbytes)
-        copy = self.allocate(tensor.nbytes).view(tensor.dtype).view(tensor.shape)
-        return copy.copy_(tensor)
-
-
-def use_instead_of_cuda(monkeypatch: Any, memory: FakeMemory) -> None:
-    """Let loaders take `memory` for that of CUDA."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(memory_module, "pinned_memory", lambda size: memory.allocate(size))
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: memory.pin(tensor))
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether all bytes of a tensor lie in one block of locked memory."""
+        start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        return any(a <= start and stop <= a + size for a, size in self.locked.items())

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.contracts import CollateCapabilities
+from penstock.pipeline.accelerator import PageLock
 from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.loader import memory
 from penstock.pipeline.loader.bundles import row_bytes
 from penstock.pipeline.loader.digest import batch_digest
 from penstock.pipeline.loader.faults import BadSampleError
@@ -26,7 +28,7 @@ from tests.pipeline.loader.bundled import (
     dataset,
 )
 from tests.pipeline.loader.fakes import make_loader
-from tests.pipeline.loader.staged import FakeMemory, use_instead_of_cuda
+from tests.pipeline.loader.staged import FakeAccelerator
 
 
 @settings(max_examples=25, deadline=None)
@@ -164,10 +166,11 @@ def test_a_position_that_is_known_to_kill_is_in_no_bundle(arrays_folder, ways):
 def test_batches_that_are_kept_are_never_overwritten(arrays_folder, monkeypatch, locked, ways):
     alone = make_loader(dataset(Arrays(arrays_folder)), **ALONE)
     expected = [batch_digest(batch) for _ in range(3) for batch in alone]
-    memory = FakeMemory()
-    if locked:
-        use_instead_of_cuda(monkeypatch, memory)
+    accelerator = FakeAccelerator()
     with make_loader(dataset(Arrays(arrays_folder)), **ways) as loader:
+        if locked:
+            monkeypatch.setattr(memory, "_LEAST_BYTES", 1)
+            loader.page_lock(PageLock(accelerator))
         kept = [batch for _ in range(3) for batch in loader]
         assert [batch_digest(batch) for batch in kept] == expected
     kept[0]["image"].zero_()
@@ -176,10 +179,10 @@ def test_batches_that_are_kept_are_never_overwritten(arrays_folder, monkeypatch,
         places = sorted(batch["image"].data_ptr() for batch in kept)
         gaps = [after - before for before, after in pairwise(places)]
         assert kept[0]["image"].nbytes in gaps, "several share their memory"
-    assert bool(memory.slabs) == locked
+    assert bool(accelerator.locked) == locked
     del kept, loader
     gc.collect()
-    assert memory.lent == 0
+    assert not accelerator.locked
 
 
 def test_the_next_bundle_is_computed_as_soon_as_one_is_begun(arrays_folder):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.loader.device_queue import DeviceQueue
 from penstock.pipeline.schedulers.warmup import Warmup
 from penstock.pipeline.training import recorder as recorder_module
 from penstock.pipeline.training.checkpoint import RunState, random_states, restore_random_states
@@ -38,7 +38,7 @@ def recorder_of(folder, trainer=(), *, rank=0, scheduler=None):
         given=given_values(values_of(optimizer), scheduler, {}),
         hooks=Hooks({}, World(rank, 1, torch.device("cpu"))),
         scaler=torch.amp.GradScaler("cpu", enabled=False),
-        train=DevicePrefetcher(TinyLoader(config, "train", 0, 1), "cpu"),
+        train=DeviceQueue(TinyLoader(config, "train", 0, 1), "cpu"),
         val=None,
         num_batches=6,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from penstock.pipeline.device import DevicePrefetcher
+from penstock.pipeline.loader.device_queue import DeviceQueue
 from penstock.pipeline.loader.stats import LoaderStats
 from penstock.pipeline.training.report import Meter, _size
 from tests.pipeline.loader.fakes import FakeDataset, make_loader
@@ -28,7 +28,7 @@ def test_one_is_no_plural(samples, batches, text):
 
 def test_page_locked_memory_is_counted_where_there_is_a_gpu(monkeypatch):
     with make_loader(FakeDataset(8)) as loader:
-        meter = Meter(DevicePrefetcher(loader, "cpu"))
+        meter = Meter(DeviceQueue(loader, "cpu"))
         assert "pinned_mb" not in meter.counts()
         held = {"allocated_bytes.current": 3 << 20, "allocated_bytes.peak": 5 << 20}
         monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)

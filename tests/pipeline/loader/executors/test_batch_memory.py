@@ -173,8 +173,10 @@ def test_bad_samples_change_nothing_of_their_neighbours(threads, on_error):
 
 def test_memory_stays_that_of_the_batches_at_hand(threads, monkeypatch):
     fresh = []
-    make = memory_module._fresh
-    monkeypatch.setattr(memory_module, "_fresh", lambda size: fresh.append(size) or make(size))
+    make = BatchMemory._fresh
+    monkeypatch.setattr(
+        BatchMemory, "_fresh", lambda memory, size: fresh.append(size) or make(memory, size)
+    )
     with threads(across_epochs=False) as loader:
         got = []
         for _ in range(3):

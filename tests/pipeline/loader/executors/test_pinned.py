@@ -8,62 +8,97 @@ import os
 import pytest
 import torch
 
-from penstock.pipeline.device import DevicePrefetcher, map_tensors
-from penstock.pipeline.loader.memory import pinned_memory, pins
-from penstock.pipeline.loader.settings import LoaderSettings
+from penstock.pipeline.accelerator import PageLock
+from penstock.pipeline.loader import memory as memory_module
+from penstock.pipeline.loader.arena import Arena
+from penstock.pipeline.loader.contract import mapped
+from penstock.pipeline.loader.device_queue import DeviceQueue
 from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader, the_pool
-from tests.pipeline.loader.staged import FakeMemory, RowsCollated, StagedFake, use_instead_of_cuda
+from tests.pipeline.loader.staged import FakeAccelerator, RowsCollated, StagedFake
 
 N = 400
 SIZE = 16
-IMAGES = 8 * SIZE * SIZE * 3  # bytes of a batch's images
 THREADS = {"engine": "threads", "num_workers": 2, "collate": RowsCollated()}
 PROCESS = {**THREADS, "engine": "processes"}
-FORKSERVER = {**PROCESS}
 
 
 @pytest.fixture
 def memory(monkeypatch):
-    fake = FakeMemory()
-    use_instead_of_cuda(monkeypatch, fake)
-    return fake
+    monkeypatch.setattr(memory_module, "_LEAST_BYTES", 1)
+    return FakeAccelerator()
 
 
 def expected(epochs: int = 1, **settings):
-    return digests(make_loader(FakeDataset(N, size=SIZE, **settings), pin_memory=False), epochs)
+    return digests(make_loader(FakeDataset(N, size=SIZE, **settings)), epochs)
 
 
-def staged(**changes):
-    return make_loader(StagedFake(N, size=SIZE), **changes)
+def staged(memory, **changes):
+    loader = make_loader(StagedFake(N, size=SIZE), **changes)
+    loader.page_lock(PageLock(memory))
+    return loader
 
 
-def test_threads_write_images_into_slabs_and_use_them_again(memory):
-    with staged(**THREADS, across_epochs=False) as loader:
+def test_threads_write_images_into_locked_blocks_and_use_them_again(memory):
+    with staged(memory, **THREADS, across_epochs=False) as loader:
         got = []
         for _ in range(3):
-            got += [digest(batch) for batch in loader]
+            for batch in loader:
+                assert memory.has(batch["image"])
+                got.append(digest(batch))
+            del batch
     assert got == expected(3)
-    assert IMAGES not in memory.pinned_bytes and len(set(memory.pinned_bytes)) > 1
-    assert memory.pinned_bytes.count(8) == 3 * N / 8, "valid: 8 bytes a batch"
-    # Of each tensor at most those computed ahead, those being computed, the loop's own.
-    assert memory.slabs <= 6 * (4 + 2 + 2)
+    # At most those computed ahead, those being computed, the loop's own; free ones go at the end.
+    assert memory.made <= 3 * (4 + 2 + 2)
     del loader
     gc.collect()
-    assert memory.lent == 0
+    assert not memory.locked
 
 
-def test_every_tensor_of_a_batch_has_the_storage_of_its_slab(memory):
-    """By that alone torch's allocator knows which slab a copy is issued from."""
-    slabs = []
-    allocate = memory.allocate
-    memory.allocate = lambda size_bytes: slabs.append(allocate(size_bytes)) or slabs[-1]
-    with staged(**THREADS) as loader:
-        batch = next(iter(loader))
-    storages = {slab.untyped_storage()._cdata for slab in slabs}
-    tensors = {name: value for name, value in batch.items() if isinstance(value, torch.Tensor)}
-    assert {"image", "label", "index", "position", "epoch", "valid"} == tensors.keys()
-    for name, tensor in tensors.items():
-        assert tensor.untyped_storage()._cdata in storages, name
+def test_processes_write_whole_batches_into_locked_slots(memory):
+    with staged(memory, **PROCESS) as loader:
+        for batch in loader:
+            tensors = [value for value in batch.values() if isinstance(value, torch.Tensor)]
+            assert len(tensors) == 6 and all(map(memory.has, tensors))
+        assert memory.made == len(memory.locked) == the_pool(loader)._arena._made
+        del tensors
+    assert memory.has(batch["image"]), "the consumer still has it"
+    del batch, loader
+    gc.collect()
+    assert not memory.locked
+
+
+@pytest.mark.parametrize("settings", [{**THREADS, "num_workers": 0}, THREADS, PROCESS],
+                         ids=["here", "threads", "process"])  # fmt: skip
+def test_without_a_consumer_on_a_device_nothing_is_locked(memory, settings):
+    digests(make_loader(StagedFake(N, size=SIZE), **settings))
+    digests(make_loader(StagedFake(N, size=SIZE), pin_memory=True, **settings))
+    digests(staged(memory, pin_memory=False, **settings))
+    assert not memory.made
+
+
+@pytest.mark.parametrize("settings", [THREADS, PROCESS], ids=["threads", "process"])
+def test_where_locking_fails_it_is_tried_once(settings, monkeypatch):
+    memory = FakeAccelerator(fails=True)
+    tries = []
+    monkeypatch.setattr(memory, "register", lambda *given: tries.append(given))
+    monkeypatch.setattr(memory_module, "_LEAST_BYTES", 1)
+    with staged(memory, **settings) as loader:
+        assert digests(loader) == expected()
+    assert 1 <= len(tries) <= 2, "threads may try at the same time"
+
+
+def test_a_slot_that_grows_is_locked_anew(memory):
+    arena = Arena(1)
+    arena.file.page_lock(PageLock(memory))
+    for size_bytes in (1 << 20, 1 << 22, 1 << 21):
+        view = arena.lease(arena.take(), size_bytes)
+        [size] = memory.locked.values()
+        assert size >= size_bytes and memory.has(torch.from_numpy(view))
+        del view
+    assert memory.made == 2
+    arena.close()
+    gc.collect()
+    assert not memory.locked
 
 
 @pytest.mark.parametrize(
@@ -72,7 +107,7 @@ def test_every_tensor_of_a_batch_has_the_storage_of_its_slab(memory):
     ids=["here", "threads", "process"],
 )
 def test_kept_batches_are_never_overwritten(memory, settings):
-    with staged(**settings) as loader:
+    with staged(memory, **settings) as loader:
         kept = list(loader) + list(loader)
         assert [digest(batch) for batch in kept] == expected(2)
     assert [digest(batch) for batch in kept] == expected(2), "also after the workers are gone"
@@ -80,13 +115,10 @@ def test_kept_batches_are_never_overwritten(memory, settings):
 
 @pytest.mark.parametrize("settings", [THREADS, PROCESS], ids=["threads", "process"])
 def test_rows_of_a_batch_are_enough_to_keep_it(memory, settings):
-    with staged(**settings) as loader:
+    with staged(memory, **settings) as loader:
         rows = [batch["image"][3].numpy()[1:] for batch in loader]
         digests(loader)
-    others = [
-        batch["image"][3].numpy()[1:]
-        for batch in make_loader(FakeDataset(N, size=SIZE), pin_memory=False)
-    ]
+    others = [batch["image"][3].numpy()[1:] for batch in make_loader(FakeDataset(N, size=SIZE))]
     assert all((row == other).all() for row, other in zip(rows, others, strict=True))
 
 
@@ -94,7 +126,7 @@ def test_rows_of_a_batch_are_enough_to_keep_it(memory, settings):
 def test_fetching_one_batch_ahead_of_the_loop(memory, settings):
     """As accelerate does: batch n + 1 is fetched before batch n is used."""
     got = []
-    with staged(**settings) as loader:
+    with staged(memory, **settings) as loader:
         iterator = iter(loader)
         current = next(iterator)
         for following in iterator:
@@ -108,30 +140,15 @@ def test_fetching_one_batch_ahead_of_the_loop(memory, settings):
 @pytest.mark.parametrize("settings", [THREADS, PROCESS], ids=["threads", "process"])
 def test_bad_samples_leave_gaps_that_are_closed(memory, settings, on_error):
     changes = {"on_error": on_error, "max_error_rate": 1}
-    alike = make_loader(FakeDataset(N, size=SIZE, bad=(3, 40, 47)), pin_memory=False, **changes)
+    alike = make_loader(FakeDataset(N, size=SIZE, bad=(3, 40, 47)), **changes)
     dataset = StagedFake(N, size=SIZE, bad=(3, 40, 47))
     with make_loader(dataset, **settings, **changes) as loader:
+        loader.page_lock(PageLock(memory))
         assert digests(loader) == digests(alike)
 
 
-def test_it_is_for_those_who_have_cuda_and_want_it(monkeypatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert not pins(LoaderSettings(pin_memory=True))
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert not pins(LoaderSettings(pin_memory=False))
-    assert pins(LoaderSettings())
-
-
-def test_batches_of_a_process_arrive_pinned_and_their_slots_are_free_at_once(memory):
-    with staged(**PROCESS) as loader:
-        kept = list(loader)
-        assert the_pool(loader)._arena._made <= 2 * 3 + 3, "though all are kept"
-        assert memory.pinned_bytes.count(IMAGES) >= N / 8
-    assert [digest(batch) for batch in kept] == expected()
-
-
 def test_a_process_that_is_killed_changes_nothing(memory):
-    with staged(**PROCESS) as loader:
+    with staged(memory, **PROCESS) as loader:
         got = []
         for number, batch in enumerate(loader):
             got.append(digest(batch))
@@ -142,39 +159,26 @@ def test_a_process_that_is_killed_changes_nothing(memory):
 
 
 @pytest.mark.gpu
-def test_on_cuda_memory_is_used_again_once_it_is_copied():
-    block = pinned_memory(1 << 20)
-    assert block.is_pinned()
-    address = block.data_ptr()
-    torch.cuda._sleep(200_000_000)
-    copy = block[7:].to("cuda", non_blocking=True)
-    del block
-    assert pinned_memory(1 << 20).data_ptr() != address, "the copy waits for the device"
-    torch.cuda.synchronize()
-    assert pinned_memory(1 << 20).data_ptr() == address
-    del copy
-
-
-@pytest.mark.gpu
-@pytest.mark.parametrize("settings", [THREADS, FORKSERVER], ids=["threads", "process"])
-def test_on_cuda_batches_arrive_page_locked_and_whole(settings):
+@pytest.mark.parametrize("settings", [THREADS, PROCESS], ids=["threads", "process"])
+def test_on_cuda_batches_arrive_page_locked_and_whole(settings, monkeypatch):
+    monkeypatch.setattr(memory_module, "_LEAST_BYTES", 1)
     expected = digests(make_loader(FakeDataset(N, size=64)), 2)
     with make_loader(StagedFake(N, size=64), **settings) as loader:
-        got = []
-        for batch in DevicePrefetcher(loader, "cuda"):
+        queue, got = DeviceQueue(loader, "cuda"), []
+        for batch in queue:
             torch.cuda._sleep(1_000_000)
             del batch["num_valid"]
-            got.append(map_tensors(batch, torch.Tensor.cpu))
+            got.append(mapped(batch, lambda v: v.cpu() if isinstance(v, torch.Tensor) else v))
         assert [digest(batch) for batch in got] == expected[: N // 8]
         for batch in loader:
-            tensors = [value for value in batch.values() if isinstance(value, torch.Tensor)]
-            assert len(tensors) == 5 and all(tensor.is_pinned() for tensor in tensors)
+            assert batch["image"].is_pinned()
+        del batch
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("settings", [THREADS, FORKSERVER], ids=["threads", "process"])
+@pytest.mark.parametrize("settings", [THREADS, PROCESS], ids=["threads", "process"])
 def test_on_cuda_a_loop_may_drop_a_batch_before_its_copy_is_through(settings):
-    """As everybody's loop does: copy without blocking, and go on to the next."""
+    """A bare loader page-locks nothing, so that torch copies before the call returns."""
     images = [batch["image"] for batch in make_loader(FakeDataset(N, size=64))]
     with make_loader(StagedFake(N, size=64), **settings) as loader:
         torch.cuda._sleep(2_000_000_000)

@@ -1,0 +1,172 @@
+"""The device queue: batches on an accelerator, copied while it computes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator, Iterator, Sequence, Sized
+from typing import Any
+
+import numpy as np
+import torch
+
+from penstock.core.contracts import BatchTransform
+from penstock.core.sample import Batch, on_pixels
+from penstock.pipeline.accelerator import Accelerator, PageLock
+from penstock.pipeline.inputs import sizes_of
+from penstock.pipeline.loader.contract import mapped
+from penstock.pipeline.loader.device_ring import Ring, Slot
+from penstock.pipeline.loader.loader import Loader
+from penstock.pipeline.loader.stats import LoaderStats
+
+
+class DeviceQueue:
+    """Iterates over a loader and yields its batches on the device, transformed there.
+
+    On an accelerator a batch is copied in a stream of its own, beside what the device computes,
+    and is yielded as soon as its copy is issued. The next one is copied ahead if the loader has
+    it ready. Workers write batches to page-locked memory, where the loader can. A batch that was
+    yielded owns its memory. Each batch gets ``num_valid``, an int counted on the host.
+
+    Args:
+        loader: Yields dicts of tensors; has `state_dict`, `load_state_dict`, `set_epoch`, `len`.
+        device: Where batches go.
+        transforms: Applied in order on the device, in the stream of the consumer.
+        depth: Batches that are copied ahead of the device at most.
+        accelerator: Stands for the device; None: torch's.
+
+    Attributes:
+        wait_s: Seconds spent waiting for the loader, since it was made.
+        copy_s: Seconds of the copies that have ended, by the device's clock, since it was made.
+    """
+
+    def __init__(
+        self,
+        loader: Any,
+        device: torch.device | str,
+        transforms: Sequence[BatchTransform] = (),
+        *,
+        depth: int = 2,
+        accelerator: Accelerator | None = None,
+    ) -> None:
+        self.loader = loader
+        self.device = torch.device(device)
+        self.transforms = list(transforms)
+        self.wait_s = self.copy_s = 0.0
+        # The loader of another library has none.
+        stats = getattr(loader, "stats", None)
+        self._stats = stats if isinstance(stats, LoaderStats) else None
+        self._ring: Ring | None = None
+        self._yielded_state: dict[str, Any] | None = None
+        self._image_sizes: set[tuple[int, int]] = set()
+        accelerator = accelerator or Accelerator.of(self.device)
+        if accelerator is not None:
+            lock = PageLock(accelerator)
+            self._ring = Ring(accelerator, lock, depth=depth, ended=self._copy_ended)
+            if isinstance(loader, Loader):
+                loader.page_lock(lock)
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[Batch]:
+        batches = iter(self.loader)
+        try:
+            if self._ring is None:
+                yield from self._directly(batches)
+            else:
+                yield from self._copied(batches, self._ring)
+        finally:
+            # Closing at once lets the loader stop its read-ahead when an epoch is left early.
+            if isinstance(batches, Generator):
+                batches.close()
+
+    @property
+    def image_size(self) -> tuple[int, int] | None:
+        """Height and width of all images so far; None if there were none, or if they differ."""
+        return next(iter(self._image_sizes)) if len(self._image_sizes) == 1 else None
+
+    def set_epoch(self, epoch: int) -> None:
+        """Set the loader's epoch."""
+        self._yielded_state = None
+        self.loader.set_epoch(epoch)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the loader's state after the batches *yielded*, whatever was copied ahead."""
+        if self._yielded_state is not None:
+            return self._yielded_state
+        return self.loader.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any], **options: Any) -> None:
+        """Set the loader to a state; `options` go to the loader."""
+        self._yielded_state = None
+        self.loader.load_state_dict(state, **options)
+
+    def _read(self, batches: Iterator[Batch]) -> Batch | None:
+        """Return the next batch in host memory, with its valid rows counted; None at the end."""
+        start = time.perf_counter()
+        batch = next(batches, None)
+        self.wait_s += time.perf_counter() - start
+        return None if batch is None else {**batch, "num_valid": _count_valid(batch)}
+
+    def _changed(self, batch: Batch) -> Batch:
+        """Apply the transforms, whatever the precision and the grad mode of the consumer."""
+        kind = self.device.type
+        precise = torch.amp.is_autocast_available(kind)
+        with torch.no_grad(), torch.autocast(kind if precise else "cpu", enabled=False):
+            for transform in self.transforms:
+                batch = on_pixels(transform, batch)
+        if len(self._image_sizes) < 2:
+            self._image_sizes |= sizes_of(batch)
+        return batch
+
+    def _directly(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        while (batch := self._read(batches)) is not None:
+            if self.device.type != "cpu":
+                batch = mapped(batch, self._moved)
+            yield self._changed(batch)
+
+    def _moved(self, value: Any) -> Any:
+        return value.to(self.device) if isinstance(value, torch.Tensor) else value
+
+    def _copied(self, batches: Iterator[Batch], ring: Ring) -> Iterator[Batch]:
+        try:
+            sent = self._send(batches, ring)
+            while sent is not None:
+                slot, state = sent
+                batch, sent, error = ring.deliver(slot, self._changed), None, None
+                if isinstance(self.loader, Loader) and self.loader.is_ready:
+                    try:
+                        sent = self._send(batches, ring)
+                    except Exception as raised:
+                        error = raised
+                self._yielded_state = state
+                yield batch
+                del batch
+                if error is not None:
+                    raise error
+                sent = sent or self._send(batches, ring)
+            self._yielded_state = None
+        finally:
+            ring.retire(wait=True)
+
+    def _send(self, batches: Iterator[Batch], ring: Ring) -> tuple[Slot, dict[str, Any]] | None:
+        """Have the next batch copied; return its slot, and the loader's state behind it."""
+        ring.retire()
+        host = self._read(batches)
+        return None if host is None else (ring.send(host), self.loader.state_dict())
+
+    def _copy_ended(self, seconds: float) -> None:
+        self.copy_s += seconds
+        if self._stats is not None:
+            self._stats.copy_s += seconds
+
+
+def _count_valid(batch: Batch) -> int:
+    """Count the valid rows; without a ``valid`` field all rows count."""
+    if "valid" in batch:
+        valid = batch["valid"]
+        if valid.device.type != "cpu":
+            return int(valid.count_nonzero())
+        # NumPy keeps the interpreter's lock for that; torch gives it up, and waits to get it back.
+        return int(np.count_nonzero(valid.numpy()))
+    return next((len(value) for value in batch.values() if isinstance(value, Sized)), 0)
