@@ -250,9 +250,9 @@ MUTATIONS = (
         _laws("reading"),
     ),
     Mutation(
-        "a mask not flipped", "transforms/cpu/albumentations_stage.py",
-        'given: Sample = {key: sample[key] for key in ("image", "mask") if key in sample}',
-        'given: Sample = {"image": sample["image"]}',
+        "a mask not flipped", "transforms/cpu/window_step.py",
+        'for name in ("mask", "box_masks"):',
+        'for name in ("box_masks",):',
         _laws("together"),
     ),
     Mutation(
@@ -263,7 +263,7 @@ MUTATIONS = (
     ),
     Mutation(
         "left and right not exchanged", "transforms/cpu/targets.py",
-        "if len(moved) > count and _turn_right(moved[count:]):",
+        "if mirrored and self.keypoints is not None and self.keypoints.swaps != []:",
         "if False:",
         _laws("together"),
     ),
