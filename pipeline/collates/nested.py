@@ -159,7 +159,6 @@ class NestedCollate:
         }
 
     def _nodes(self, part: Mapping[str, Any], path: str, key: str) -> int:
-        """Count the nodes of one sample's graph."""
         said = {
             name: len(_array(value, f"{path}{name}", "nodes", key))
             for name, value in part.items()
@@ -237,7 +236,6 @@ def _joined(arrays: list[Any], path: str, keys: Sequence[str]) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Copy a leaf and its arrays."""
     if is_array(value):
         return np.array(to_array(value))
     made: Callable[[Any], Any] = type(value) if type(value) in (list, tuple) else list

@@ -45,16 +45,12 @@ class PackedCollate:
         return CollateCapabilities(overhead=count_padding)
 
     def __call__(self, samples: list[Sample]) -> Batch:
-        """Collate B samples with the same fields.
+        """Collate B samples; raise ValueError if a sequence is longer than a row.
 
-        Returns:
-            ``tokens``, ``tokens_segments``, ``tokens_positions`` and ``tokens_mask``, [R,
-            row_length]. Segments are int64: 0 for padding, else 1 + the sample's row. Positions are
-            int64, in the sequence. The mask is True for data. ``tokens_lengths`` is int64 [B].
-            Other arrays are stacked, other values as in ``collate=pad``.
-
-        Raises:
-            ValueError: The field is missing, or a sequence is longer than a row.
+        ``tokens``, ``tokens_segments``, ``tokens_positions`` and ``tokens_mask`` are [R,
+        row_length]. Segments are int64: 0 for padding, else 1 + the sample's row. Positions are
+        int64, in the sequence. The mask is True for data. ``tokens_lengths`` is int64 [B]. Other
+        arrays are stacked, other values as in ``collate=pad``.
         """
         columns = to_columns(samples)
         keys = batch_keys(columns, len(samples))

@@ -51,7 +51,7 @@ class StackCollate:
         return _stack(samples, rows=rows)
 
     def into(self, samples: list[Sample], allocate: Allocate) -> Batch:
-        """Collate samples; the largest array lies in memory from `allocate`, called at most once."""
+        """Collate samples, the largest tensor into memory from at most one call of `allocate`."""
         return _stack(samples, allocate=allocate)
 
     def columns(self, columns: dict[str, Any]) -> Batch:

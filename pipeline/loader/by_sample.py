@@ -26,12 +26,7 @@ _QUARANTINED = "quarantined: it killed the worker that computed it"
 
 @dataclass
 class Work:
-    """Times and image memory of one batch.
-
-    Attributes:
-        times: Stage times, added to while the batch is computed.
-        allocate: Return memory for the images, uint8 [n, H, W, C], or None.
-    """
+    """Stage times of one batch, and memory for its images, uint8 [n, H, W, C], or None."""
 
     times: StageTimes
     allocate: Callable[[], NDArray[np.uint8] | None] = lambda: None
@@ -49,10 +44,7 @@ class BySample:
         self._dataset = dataset  # the task tells which of the two
 
     def __call__(self, task: BatchTask, work: Work) -> list[Sample | BadSample]:
-        """Return a sample or a `BadSample` for each row of a task.
-
-        An exception of a component gets a note that names the key and the position.
-        """
+        """Return a sample or `BadSample` per row; exceptions get a note with key and position."""
         rows = np.arange(task.positions.size)
         if not task.quarantined:
             return self._noted(task, rows, work)
@@ -131,16 +123,10 @@ class BySample:
 
 
 def pieces_of(sizes: NDArray[Any] | None, count: int) -> list[slice]:
-    """Cut the records of a batch into runs of about 2 MB, to bound the encoded bytes in memory.
+    """Cut the records of a batch, by their sizes in bytes [n], into runs of about 2 MB.
 
-    Uncut, a batch of 128 photographs of 5 MB would take 640 MB in each worker.
-
-    Args:
-        sizes: Bytes of each record, integers [n]; None if unknown, for a single run.
-        count: Number of records, n.
-
-    Returns:
-        Runs in order that cover the batch, each of at least one record.
+    This bounds the encoded bytes in memory: uncut, a batch of 128 photographs of 5 MB would take
+    640 MB in each worker. Unknown sizes make a single run.
     """
     whole = [slice(0, count)]
     if sizes is None:

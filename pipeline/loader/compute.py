@@ -78,11 +78,7 @@ class BatchComputer:
         return self.can.dataset.global_random or self.can.collate.global_random
 
     def __call__(self, task: BatchTask, *, allocate: Allocate | None = None) -> Delivery:
-        """Compute one batch.
-
-        Args:
-            task: The task.
-            allocate: Return a writable buffer of a given size in bytes, for the images.
+        """Compute one batch, with images in writable memory of `allocate(size_bytes)`, if given.
 
         Raises:
             BadSampleError: A bad sample cannot be replaced or skipped.
@@ -136,13 +132,8 @@ class BatchComputer:
     ) -> list[Delivery]:
         """Compute several batches in one call, each equal to the batch computed alone.
 
-        Args:
-            tasks: Tasks that `can_join` accepts.
-            allocate: As in `__call__`, for the images of all tasks.
-
-        Returns:
-            One delivery per task, the first with the times of all; empty if the batches cannot be
-            made together.
+        Return a delivery per task, the first with the times of all; or an empty list if the batches
+        cannot be made together. `can_join` must accept the tasks.
         """
         times = StageTimes()
         made = self._whole_batch(joined(tasks), times, allocate)
@@ -220,7 +211,6 @@ class BatchComputer:
         )
 
     def _stepped(self, batch: Batch, times: StageTimes) -> Batch:
-        """Apply the batch steps to images and masks."""
         if self._steps is None:
             return batch
         start = time.perf_counter()
@@ -309,7 +299,7 @@ class BatchComputer:
 
 @dataclass(slots=True)
 class _Rows:
-    """The rows of a batch while it is collected."""
+    """Rows of a batch, while it is collected."""
 
     task: BatchTask
     samples: list[Sample] = field(default_factory=list)
@@ -320,7 +310,6 @@ class _Rows:
     last_bad: BadSample | None = None
 
     def add(self, sample: Sample, valid: bool) -> None:
-        """Append a row."""
         cut_tokens = sample.pop(CUT_TOKENS, 0)
         if valid and cut_tokens:
             self.cut_texts += 1

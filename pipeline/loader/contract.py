@@ -35,14 +35,7 @@ Way = Literal["sample", "columns", "stream"]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of a loader's components, read once when it is built.
-
-    Attributes:
-        dataset: The dataset.
-        sampler: Capabilities of the sampler.
-        collate: Capabilities of the collate in use.
-        way: How batches are made.
-    """
+    """Capabilities of a loader's components, read once when it is built, and the way of a batch."""
 
     dataset: Any
     sampler: SamplerCapabilities
@@ -153,13 +146,7 @@ class Delivery:
 
 
 class WorkerFigures(NamedTuple):
-    """State of a loader's workers.
-
-    Attributes:
-        workers: Number of workers; 0 if the consumer computes.
-        ready: Computed batches that wait for the consumer.
-        restarts: Dead or hanging workers replaced since the loader was made.
-    """
+    """Number of workers (0 inline), computed batches that wait, and workers replaced so far."""
 
     workers: int
     ready: int
@@ -175,9 +162,6 @@ class Future:
 
     The result crosses threads in a queue implemented in C. A Ctrl-C can leave a lock of Python code
     locked, so that the next thread waits forever.
-
-    Attributes:
-        is_cancelled: The consumer dropped the tasks.
     """
 
     __slots__ = ("_outcomes", "is_cancelled")
@@ -212,13 +196,7 @@ class Future:
 
 
 class Executor(ABC):
-    """Compute tasks in any order; the scheduler delivers them in order.
-
-    Workers live from the first run until `close`.
-
-    Args:
-        compute: Computes a task; see `pipeline.loader.compute.BatchComputer`.
-        settings: Settings of the loader.
+    """Compute tasks in any order, with workers that live from the first run until `close`.
 
     Attributes:
         depth: Tasks to submit ahead of the consumer; a bundle counts as one.

@@ -48,12 +48,7 @@ class Replacer:
 
     The record comes from another position of the epoch, drawn from (seed, epoch, position,
     attempt), so every worker finds the same record. It gets the augmentation of the bad position.
-
-    Args:
-        dataset: Source of the samples.
-        sampler: Maps positions to records.
-        seed: Seed of the run.
-        same: Index columns; the first half of the attempts take a record with equal values.
+    The first half of the attempts take a record with equal values in the index columns `same`.
     """
 
     def __init__(
@@ -109,12 +104,6 @@ class BadSampleLog:
     Fewer than 10 bad samples never stop a run. The rate is taken over at least 1,000 samples until
     the epoch ends, then over those seen. With `max_error_rate` 0 the first bad sample stops the
     run.
-
-    Args:
-        path: The ``bad_samples.csv`` to append to, or None. Rows already listed, as after a resume,
-            are not repeated.
-        split: ``train`` or ``val``.
-        max_error_rate: Share of bad samples, 0 to 1, above which the run stops.
     """
 
     def __init__(self, path: Path | None, *, split: str, max_error_rate: float) -> None:
@@ -170,14 +159,10 @@ class BadSampleLog:
 
 
 class BadSampleList:
-    """Append bad samples to a CSV file that several processes share.
+    """Append bad samples to a CSV file that several processes share, without repeats.
 
     A row is one line, and each batch is one write. A missing header or a truncated row, as left by
     a killed process or a full disk, is repaired.
-
-    Args:
-        path: The file, created with the first row.
-        split: Value of the column ``split``.
     """
 
     def __init__(self, path: Path, *, split: str) -> None:

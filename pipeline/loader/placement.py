@@ -20,12 +20,7 @@ _said: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Cores and priority of a worker, applied by itself at its start.
-
-    Attributes:
-        cores: Allowed cores; None for the cores of the trainer.
-        nice: Niceness added to the trainer's.
-    """
+    """Cores (None: the trainer's) and added niceness of a worker, which applies them itself."""
 
     cores: frozenset[int] | None = None
     nice: int = 0

@@ -37,8 +37,6 @@ class BatchPlan:
     Attributes:
         num_positions: Positions in an epoch, N, up to 10^12 and more.
         batch_size: Positions in a batch over all ranks, G.
-        world_size: Number of ranks, W.
-        rank: This rank.
         tail: Rule for the last N % G positions: ``drop`` them, ``keep`` a short batch, or ``pad``
             it with invalid rows; padding position q repeats position q mod N.
         group: Consecutive positions that stay on one rank.
@@ -106,14 +104,10 @@ class BatchPlan:
         return rank_slice(length, self.world_size, self.rank, group=self.group)
 
     def batch(self, number: int, epoch: int = 0) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the positions of this rank in global batch `number`.
+        """Return this rank's positions in a global batch, int64 [n], and which are valid, bool [n].
 
-        Returns:
-            positions int64 [n] and valid bool [n]. A rank without samples gets the first position
-            of the batch, marked invalid. n is 0 only for a batch that a sampler left empty.
-
-        Raises:
-            IndexError: `number` is out of range.
+        A rank without samples gets the first position of the batch, marked invalid. n is 0 only for
+        a batch that a sampler left empty. Raise IndexError if `number` is out of range.
         """
         if not 0 <= number < self.num_batches:
             raise IndexError(f"batch {number} of an epoch of {self.num_batches} batches")
@@ -127,10 +121,7 @@ class BatchPlan:
 
 
 def rank_slice(length: int, world_size: int, rank: int, *, group: int = 1) -> tuple[int, int]:
-    """Return the rows ``(start, stop)`` of `rank` in a batch of `length` rows.
-
-    Ranks are cut at multiples of `group`; an incomplete last group stays whole.
-    """
+    """Return the rows ``(start, stop)`` of `rank` in a batch, cut at multiples of `group`."""
     groups = -(-length // group)
     start = rank * groups // world_size * group
     stop = (rank + 1) * groups // world_size * group

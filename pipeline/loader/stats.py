@@ -24,23 +24,16 @@ _WAITS = 0.1
 class LoaderTimes(NamedTuple):
     """Times of a run of batches by stage; subtract two for the batches between them.
 
-    Stage times sum over the threads that did the work.
+    Stage times are seconds, summed over the threads that did the work.
 
     Attributes:
-        batches: Batches delivered.
-        samples: Valid rows in them.
-        read: Seconds spent reading records.
-        decode: Seconds spent decoding.
-        transform: Seconds spent augmenting.
-        collate: Seconds spent collating.
+        samples: Valid rows in the batches.
         wait: Seconds that the consumer waited for the loader.
         copy: Seconds that the device copied batches, in parallel with the other stages.
         consumer: Seconds that the consumer spent between two batches.
         hits: Records found in the dataset's cache.
-        misses: Records not found in the cache.
         damaged: Damaged cache entries, dropped and read again.
-        requests: Requests to servers.
-        fetched_bytes: Bytes received from servers.
+        requests: Requests to servers, which returned `fetched_bytes`.
     """
 
     batches: int = 0
@@ -144,14 +137,12 @@ class LoaderStats:
     """Counts and times of this rank's batches since the loader was made.
 
     Attributes:
-        batches: Batches delivered.
-        samples: Valid rows in them.
-        bad_samples: Bad samples, one per position.
+        samples: Valid rows in the batches.
         real: Elements of ragged fields, without padding.
         padded: Elements of ragged fields, with padding.
         cut_texts: Valid rows that a transform truncated.
         cut_tokens: Elements cut from these rows.
-        copy_s: Seconds that the device spent on copies; the caller of the copies adds them.
+        copy_s: Seconds that the device spent on copies; the code that copies adds them.
         drawn: Valid rows by source, for a mix of datasets.
         workers: Return the current state of the workers; None if the engine does not report it.
     """

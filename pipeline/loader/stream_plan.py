@@ -36,17 +36,13 @@ OpenReaders = Callable[["StreamDataset", int, dict[int, int]], dict[int, Iterato
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """Cut a stream into batches, and batches into ranks.
+    """Cut a stream into batches of `batch_size` rows, and batches into ranks.
+
+    `tail` is the rule for an incomplete batch. With one reader: ``drop`` it, ``keep`` it short, or
+    ``pad`` it with invalid rows. With several, after the first ends: ``keep`` shortens batches;
+    ``pad`` and ``drop`` fill them, and ``drop`` loses a reader's incomplete last rows.
 
     Attributes:
-        dataset: The stream.
-        batch_size: Positions in a batch over all ranks, G.
-        world_size: Number of ranks.
-        rank: This rank.
-        tail: Rule for an incomplete batch. One reader: ``drop`` it, ``keep`` it short, or ``pad``
-            it with invalid rows. Several readers, after the first ends: ``keep`` shortens batches;
-            ``pad`` and ``drop`` fill them, and ``drop`` loses a reader's incomplete last rows.
-        open_readers: Opens readers that read ahead of the consumer.
         num_readers: Readers over all ranks.
         heads: First items of each reader, for a dataset that cannot be reopened.
 
@@ -121,10 +117,9 @@ class StreamPlan:
                 )
 
     def first_items(self, epoch: int, quarantine: Quarantine) -> Generator[Any]:
-        """Yield the items of this rank's readers from the start of the epoch.
+        """Yield the items of this rank's readers from the start of the epoch, unless quarantined.
 
-        Quarantined items are left out. A dataset that cannot be reopened yields only the kept items
-        of each reader's first batch.
+        A dataset that cannot be reopened yields only the kept items of each reader's first batch.
         """
         for number, (first, stop) in self._rows_of_readers().items():
             items = iter(self.heads.get(number, ()))
@@ -146,7 +141,6 @@ class StreamPlan:
         }
 
     def _opened(self, epoch: int, start: int, stack: ExitStack) -> list[_Reader]:
-        """Open this rank's readers at batch `start`."""
         sizes = self._rows_of_readers()
         starts = {number: start * (stop - begin) for number, (begin, stop) in sizes.items()}
         opened = self.open_readers(self.dataset, epoch, starts)
@@ -185,15 +179,7 @@ class _Rows:
 
 
 class _Reader:
-    """One reader's items, cut into its rows of each batch.
-
-    Args:
-        plan: The plan.
-        items: The items from batch `start` on.
-        number: Number of the reader.
-        epoch: The epoch.
-        rows: Its rows ``(first, stop)`` in a batch.
-    """
+    """One reader's items, cut into its rows ``(first, stop)`` of each batch."""
 
     def __init__(
         self,
@@ -256,9 +242,9 @@ class _Reader:
 
 
 def any_rank(has_records: bool) -> bool:
-    """Return whether any rank of torch.distributed has records in this batch.
+    """Return whether any rank has records in this batch.
 
-    Raise ValueError before `init_process_group`.
+    Raise ValueError without an initialised torch.distributed.
     """
     import torch
     import torch.distributed as dist

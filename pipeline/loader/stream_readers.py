@@ -44,10 +44,6 @@ class StreamReaders:
 
     A user's code runs in child processes, one per worker and at most one per reader; each process
     serves its readers in turn. Framework readers run in this process.
-
-    Args:
-        settings: Workers, their placement and the time limit of an item.
-        imports: Modules of the user's components.
     """
 
     def __init__(self, settings: LoaderSettings, imports: tuple[str, ...]) -> None:
@@ -99,14 +95,8 @@ def _items(dataset: StreamDataset, epoch: int, number: int, start: int) -> Itera
 class _ReaderProcess:
     """Some readers of a stream in one process, which is restarted if it dies.
 
-    The process reads the readers in turn, ahead of the consumer.
-
-    Args:
-        settings: Placement of processes and the time limit of an item.
-        recipe: The pickled call that reads the stream.
-        idle: Idle processes that have the stream; this process joins them at the end.
-        epoch: The epoch.
-        places: Next item of each reader by number; updated in place.
+    The process reads the readers in turn, ahead of the consumer. `places` has the next item of each
+    reader and is updated in place. The process joins the `idle` ones at the end.
     """
 
     def __init__(
@@ -198,13 +188,7 @@ class _ReaderProcess:
 
 
 class _Items:
-    """The items of one reader of a process; closing all of them ends the process.
-
-    Attributes:
-        ready: Items that have arrived.
-        ended: Whether the reader has ended.
-        closed: Whether the consumer has closed these items.
-    """
+    """The items of one reader of a process; closing all of them ends the process."""
 
     def __init__(self, process: _ReaderProcess, number: int) -> None:
         self._process = process

@@ -30,17 +30,9 @@ class BalancedBatchSampler(StoredOrderSampler):
     drawn in cycles. Computes one epoch's order at a time, once per machine.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records.
-        seed: Seed of the run.
-        batch_size: Positions of a batch over all ranks, G.
-        classes: Classes in a batch, a divisor of G; null for all classes with records.
-        num_batches: Batches in an epoch; null: enough for `n` positions, rounded up.
+        classes: Classes in a batch, a divisor of `loader.batch_size`; null for all classes.
+        num_batches: Batches in an epoch; null: enough for all records, rounded up.
         column: Index column of the class.
-
-    Raises:
-        ValueError: `classes` does not divide G or exceeds the number of classes, or `column` is
-            missing.
     """
 
     def __init__(

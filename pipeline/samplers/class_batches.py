@@ -40,12 +40,7 @@ def class_column(sampler: str, column: str, index: Index | None, *, remedy: str)
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The records of each class, in ascending order of class value.
-
-    Attributes:
-        counts: Records per class, int64 [C], at least 1.
-        records: Records of all classes, one class after the other, int64 [sum of counts].
-    """
+    """Records per class, int64 [C], at least 1, and the records of all classes, class by class."""
 
     counts: Int64Array
     records: Int64Array
@@ -95,17 +90,9 @@ def epoch_of_classes(
 ) -> Int64Array:
     """Return the records of an epoch, int64 [B, P, K], without a class twice in a batch.
 
-    Classes are assigned to batches at random. The records of a class are shuffled, then drawn in
-    cycles.
-
-    Args:
-        members: The records of each class.
-        quotas: Maximum places of each class, int64 [C].
-        num_batches: Batches of the epoch, B.
-        per_batch: Classes in a batch, P.
-        together: Records of one class at a place, K.
-        seed: Seed of the run.
-        epoch: The epoch.
+    Classes are assigned to batches at random, each at most `quotas` times. The records of a class
+    are shuffled, then drawn in cycles. B is `num_batches`, P the classes in a batch (`per_batch`),
+    and K the records of one class at a place (`together`).
     """
     rng = KeyedRng().at(seed, epoch, 0, Stream.SAMPLER)
     places = _trimmed(np.minimum(quotas, num_batches), num_batches * per_batch, rng)

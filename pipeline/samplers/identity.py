@@ -34,18 +34,11 @@ class IdentitySampler(StoredOrderSampler):
     once per machine.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records.
-        seed: Seed of the run.
-        batch_size: Positions of a batch over all ranks, G.
-        identities: P; null: G / K.
+        identities: P; null: `loader.batch_size` / K.
         images_per_identity: K.
         column: Index column of the identity, an integer.
         short: ``repeat`` the images of identities with fewer than K, or ``drop`` these identities.
         junk: ``drop`` identities below 0, unknown people in re-identification sets, or ``keep``.
-
-    Raises:
-        ValueError: P * K is not G, the column is missing, or there are fewer than P identities.
     """
 
     def __init__(

@@ -22,11 +22,7 @@ class InfiniteSampler:
     constant memory.
 
     Args:
-        n: Number of records.
-        index: Not used.
-        seed: Seed of the run.
-        batch_size: Positions of a batch over all ranks.
-        steps: Batches in an epoch; null: enough for `n` positions, rounded up.
+        steps: Batches in an epoch; null: enough for all records, rounded up.
     """
 
     def __init__(

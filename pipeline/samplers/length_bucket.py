@@ -26,16 +26,9 @@ class LengthBucketSampler(StoredOrderSampler):
     equal work. For a fixed number of tokens per batch, use ``sampler=token_budget``.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, the source of lengths.
-        seed: Seed of the run.
-        batch_size: Positions in a batch over all ranks.
         column: Index column of the lengths.
         window: Batches sorted together; more batches pad less, and mix less.
         max_length: Longer records count as this long, for a transform that cuts them.
-
-    Raises:
-        ValueError: The column is missing, or has invalid lengths.
     """
 
     def __init__(

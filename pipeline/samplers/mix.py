@@ -23,12 +23,7 @@ BLOCK = 1_024
 
 @dataclass(frozen=True, slots=True)
 class MixedSource:
-    """A source of a mix.
-
-    Attributes:
-        weight: Relative draw frequency; 0: never drawn.
-        sampler: Orders the source's own records; None for weight 0.
-    """
+    """A source of a mix; weight 0 is never drawn and needs no sampler."""
 
     name: str
     size: int
@@ -38,11 +33,9 @@ class MixedSource:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The sources of a mix.
+    """The sources of a mix, in the order of their records.
 
-    Attributes:
-        sources: The sources, in the order of their records.
-        length: Positions in an epoch; None: the sum of the drawn samplers' lengths.
+    `length` is the positions in an epoch; None: the sum of the drawn samplers' lengths.
     """
 
     sources: tuple[MixedSource, ...]
@@ -57,16 +50,6 @@ class MixSampler:
     order. The draws of a source follow its own sampler from the start of training: an epoch of the
     mix resumes each source where the last epoch stopped, and a source restarts only when it is
     exhausted. Computes any position directly.
-
-    Args:
-        n: Number of records of all sources.
-        index: Not used.
-        seed: Seed of the run.
-        mixed: The sources, their weights and samplers.
-
-    Raises:
-        ValueError: `mixed` is None, a weight is invalid, a drawn source is empty, or a sampler
-            keeps positions together.
     """
 
     def __init__(
@@ -140,9 +123,9 @@ class MixSampler:
         return records
 
     def of_source(self, number: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the next record that a drawn source gives from each position on, int64 [n].
+        """Return the records that source `number` would give next from each position on, int64 [n].
 
-        The records are numbered in source `number`.
+        The records are numbered in the source, whose weight is above 0.
         """
         draws = np.empty(len(positions), np.int64)
         for rows, places, block in _by_block(self._plan, epoch, positions):
@@ -190,13 +173,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The positions of a block.
-
-    Attributes:
-        before: Draws of each source before the block.
-        sources: Source at each position, int16 [n].
-        draws: Draw number within the source at each position, int64 [n].
-    """
+    """A block: draws of each source before it; by position [n], the source and its draw number."""
 
     before: list[int]
     sources: NDArray[np.int16]
@@ -221,7 +198,7 @@ def _block(plan: _Plan, epoch: int, number: int) -> _Block:
 def _by_block(
     plan: _Plan, epoch: int, positions: NDArray[np.int64]
 ) -> Iterator[tuple[Any, NDArray[np.int64], _Block]]:
-    """Yield, for each block, the rows of `positions` in it, their places, and the block."""
+    """Yield each block with the rows of `positions` in it and their places."""
     numbers = positions // BLOCK
     if positions.size and numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
         number = int(numbers[0])
@@ -254,7 +231,6 @@ def _records_of(source: MixedSource, draws: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _check(mixed: Mixture) -> None:
-    """Refuse sources that cannot be mixed."""
     for source in mixed.sources:
         key = f"dataset.sources.{source.name}"
         if not (source.weight >= 0 and math.isfinite(source.weight)):

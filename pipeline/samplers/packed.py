@@ -26,16 +26,9 @@ class PackedSampler(StoredOrderSampler):
     records.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, the source of lengths.
-        seed: Seed of the run.
         max_tokens: Maximum tokens of a batch over all ranks; each takes its share of the records.
         column: Index column of the lengths.
         max_length: Longer records count as this long, for a transform that cuts them.
-
-    Raises:
-        ValueError: The column is missing or has invalid lengths, or a record is not shorter than
-            `max_tokens`.
     """
 
     def __init__(

@@ -14,12 +14,8 @@ from penstock.core.rng import permute
 class RandomSampler:
     """Every record once, shuffled anew every epoch.
 
-    A keyed permutation computes any position of any epoch directly, in constant memory.
-
-    Args:
-        n: Number of records, up to 10^12 and more.
-        index: Not used.
-        seed: Seed of the run.
+    A keyed permutation computes any position of any epoch directly, in constant memory, for 10^12
+    records and more.
     """
 
     def __init__(self, n: int, index: Index | None = None, seed: int = 0) -> None:

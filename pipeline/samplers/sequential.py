@@ -16,7 +16,6 @@ class SequentialSampler:
     """Every record once, in the order of the index, or an evenly spread subset.
 
     Args:
-        n: Number of records.
         count: Records to take, evenly spread over the index; null: all.
     """
 
@@ -35,9 +34,5 @@ class SequentialSampler:
 
 @register("sampler", "inference")
 def make_inference_sampler(n: int) -> SequentialSampler:
-    """Alias of ``sequential``.
-
-    Args:
-        n: Number of records.
-    """
+    """Alias of ``sequential``."""
     return SequentialSampler(n)

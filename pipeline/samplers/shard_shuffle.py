@@ -24,10 +24,6 @@ class ShardShuffleSampler:
     position directly, in memory proportional to the number of shards.
 
     Args:
-        n: Number of records.
-        index: Not used.
-        seed: Seed of the run.
-        shards: Returns the first record of each shard, int64 [s], ascending; None: no shards.
         window: Shards whose records are mixed; more shards shuffle better.
         shard_records: Consecutive records that count as a shard if the data has fewer than two.
     """
@@ -106,13 +102,7 @@ class ShardShuffleSampler:
 
 
 class _Epoch(NamedTuple):
-    """The shards in the order of an epoch.
-
-    Attributes:
-        ends: End position of each shard before records are mixed, int64 [s].
-        records: End record of each shard, int64 [s].
-        windows: Bounds of the windows, int64 [w + 1].
-    """
+    """The shards in an epoch's order: end positions [s], end records [s], windows [w + 1]."""
 
     number: int
     ends: NDArray[np.int64]

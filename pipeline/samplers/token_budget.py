@@ -22,24 +22,17 @@ _LIKE = 1.1  # lengths within this ratio are shuffled together
 class TokenBudgetSampler(StoredOrderSampler):
     """Every record once, shuffled anew every epoch, in batches of at most `max_tokens`.
 
-    A batch counts as its records times its longest record, padding included. Evaluation batches
-    have ``loader.eval_batch_size`` records. Records of similar length, within a tenth, are shuffled
-    together; then the records are sorted by length and cut, and the batches shuffled. The cuts fall
-    at the same lengths in every epoch, so every epoch has the same number of batches.
+    A batch counts as its records times its longest record, padding included, and has at most
+    ``loader.batch_size`` records. Evaluation batches have ``loader.eval_batch_size``. Records of
+    similar length, within a tenth, are shuffled together; then the records are sorted by length and
+    cut, and the batches shuffled. Every epoch is cut at the same lengths into the same number of
+    batches.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, the source of lengths.
-        seed: Seed of the run.
-        batch_size: Maximum records of a batch over all ranks.
         max_tokens: Maximum tokens of a batch over all ranks, padding included. Each rank takes its
             share of the records.
         column: Index column of the lengths.
         max_length: Longer records count as this long, for a transform that cuts them.
-
-    Raises:
-        ValueError: The column is missing or has invalid lengths, or a record is longer than
-            `max_tokens`.
     """
 
     def __init__(

@@ -30,15 +30,8 @@ class TorchSampler(StoredOrderSampler):
     not apply.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records.
-        seed: Seed of the run.
-        batch_size: Positions of a batch over all ranks.
         target: The sampler's class.
         args: Its arguments.
-
-    Raises:
-        ValueError: The class splits over ranks itself, or yields anything but record indices.
     """
 
     def __init__(

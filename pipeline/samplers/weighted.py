@@ -33,21 +33,13 @@ class WeightedSampler:
     machine.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, the source of labels and columns.
-        column_of: Reads a field of all records that the index lacks, or returns None.
-        seed: Seed of the run.
         weights: ``balanced``, a mapping from class to weight (other classes weigh 1), a column of
             the data, or a path: a table (CSV or Parquet) with the columns key and weight, or a
             ``.npy`` or ``.csv`` of weights in record order. A record with several labels or boxes
             counts as its rarest class.
         replacement: Whether an epoch may draw a record more than once.
-        num_samples: Positions in an epoch; null: `n`, or without replacement the number of records
+        num_samples: Positions in an epoch; null: the number of records, without replacement those
             with a weight above zero.
-
-    Raises:
-        ValueError: A weight is negative, infinite or NaN, all are zero, or `num_samples` exceeds
-            the number of weights above zero without replacement.
     """
 
     def __init__(
@@ -141,8 +133,6 @@ def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _store(values: NDArray[np.float64], digest: str, *, cumulative: bool) -> StoredTable:
-    """Store the weights, or their cumulative sum, for all processes."""
-
     def fill(table: NDArray[Any]) -> None:
         total = np.longdouble(0)
         for start in range(0, values.size, _CHUNK):

@@ -54,10 +54,6 @@ class RayExecutor(SupervisedExecutor):
     opens the data on its own machine. Batches travel through the object store, without a copy on
     the machine of the consumer. Lost actors are replaced wherever there is room, and their batches
     are computed again. An actor without room joins when there is some.
-
-    Raises:
-        ValueError: Ray is missing, or the dataset does not pickle.
-        ExplainedError: The cluster of ``RAY_ADDRESS`` does not answer.
     """
 
     lives = 2  # a machine may leave: one death does not blame the batch
@@ -104,14 +100,8 @@ class RayExecutor(SupervisedExecutor):
 class _ActorWorker(Worker):
     """One actor.
 
-    Args:
-        recipe: Object-store reference to the pickled recipe and the files that it maps.
-        takes: Options of the actor.
-        computing: Ready actors of this loader. While there are any, an actor may wait for room
-            without a deadline.
-        number: Number of this actor.
-        num_workers: Number of actors.
-        timeout_s: Seconds after which a job counts as hanging.
+    `computing` has the ready actors of this loader. While there are any, an actor may wait for room
+    without a deadline.
     """
 
     def __init__(
@@ -166,9 +156,8 @@ class _ActorWorker(Worker):
     def receive(self) -> Packed | Failure | None:
         """Return the answer to the oldest order; None when the actor becomes ready.
 
-        Raises:
-            EOFError: The actor is dead.
-            WorkerError: No actor is ready, and this one cannot start or open the data.
+        Raise EOFError if the actor is dead, and WorkerError if no actor is ready and this one
+        cannot start.
         """
         import ray
 

@@ -101,10 +101,7 @@ class TorchExecutor(Executor):
         return future
 
     def receive(self) -> None:
-        """Pass the next item of the DataLoader to the oldest future.
-
-        Raise `WorkerError` if a worker died, and `LoaderTimeoutError` after `timeout_s`.
-        """
+        """Pass the next item of the DataLoader to the oldest future, or raise."""
         loader = self._loader
         if loader is None:
             raise LoaderClosedError
@@ -196,11 +193,7 @@ class _Feed:
 
 
 class _Batches:
-    """A dataset whose index is a task and whose item is a delivery.
-
-    Args:
-        recipe: Pickled payload of the computer.
-    """
+    """A dataset whose index is a task and whose item is a delivery."""
 
     def __init__(self, recipe: bytes) -> None:
         self._recipe = recipe
