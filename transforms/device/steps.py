@@ -138,6 +138,7 @@ class PixelStep(DeviceStep):
         import torch
 
         if value.device.type == "cpu" and value.dtype is not torch.bfloat16:
+            draws = {name: np.asarray(draw) for name, draw in draws.items()}
             return torch.from_numpy(self.arrays(value.detach().numpy(), draws))
         return self.tensors(value, {name: torch.as_tensor(draw) for name, draw in draws.items()})
 
@@ -181,7 +182,7 @@ def apply_steps(steps: Sequence[BatchTransform], batch: Batch, draws: Sequence[D
     Args:
         steps: As given to `host_draws`.
         batch: The batch that `host_draws` got, on any device.
-        draws: Its result: tensors on the same device, or NumPy arrays if that is the CPU.
+        draws: Its result: tensors on the same device, or NumPy arrays on the CPU.
 
     Raises:
         ValueError: A callable that is no `DeviceStep` changed sizes, rows or boxes before a step
@@ -230,9 +231,9 @@ def like(value: Any, array: Any) -> Any:
 
 
 def rows_at_once(pixels: Any) -> int:
-    """Return how many rows to have as floats at once: an eighth of all, or 2 million numbers."""
+    """Return how many rows to have as floats at once: a tenth of all, or 2 million numbers."""
     per_row = max(1, pixels[:1].numel())
-    return max(-(-len(pixels) // 8), _NUMBERS_AT_ONCE // per_row, 1)
+    return max(-(-len(pixels) // 10), _NUMBERS_AT_ONCE // per_row, 1)
 
 
 def refuse_fixed_fields(fields: Batch, step: str) -> None:
