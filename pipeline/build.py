@@ -645,7 +645,7 @@ def _divided(
     the training loop's own time. On any other device that does all of them.
     """
     from penstock.transforms.cpu.stack import ordered_steps
-    from penstock.transforms.device.steps import DeviceStep, DeviceSteps
+    from penstock.transforms.device.steps import DeviceStep, StepChain
 
     nodes = ordered_steps(config["augment"].get("device") or {})
     seed = config["seed"]
@@ -653,7 +653,7 @@ def _divided(
     on_cpu = device is not None and str(device).partition(":")[0] == "cpu"
     movers = takewhile(lambda step: isinstance(step, DeviceStep) and step.moves_only, steps)
     first = list(movers) if on_cpu else []
-    return DeviceSteps(first) if first else None, steps[len(first) :]
+    return StepChain(first) if first else None, steps[len(first) :]
 
 
 def build_loggers(config: Config, run_dir: Path) -> list[Logger]:

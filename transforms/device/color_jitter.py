@@ -11,7 +11,6 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
-from penstock.core.rng import batch_key
 from penstock.transforms.device import colours
 from penstock.transforms.device.draws import uniforms
 from penstock.transforms.device.steps import Draws, PixelStep, Rows, rows_at_once
@@ -32,8 +31,6 @@ class ColourStep(PixelStep):
     Draws hold the indices of rows to change, int64 [k], under ``rows`` or ``rows`` and an order of
     changes; other rows stay, bit for bit.
     """
-
-    _step: str
 
     @abstractmethod
     def row(self, floats: Any, white: float, order: str, row: int, draws: Draws) -> Any:
@@ -127,9 +124,7 @@ class ColorJitter(ColourStep):
         ]
         self.p = p
         self._random_order = random_order
-        self._active = split == "train"
-        self._step = step
-        self._key = batch_key(seed, step)
+        super().__init__(seed=seed, split=split, step=step)
 
     def draw(self, rows: Rows) -> Draws:
         """Draw factors, float32 [4, B], and the rows of each order of changes, such as ``0123``."""
@@ -203,9 +198,7 @@ class Grayscale(ColourStep):
         step: str,
     ) -> None:
         self.p = p
-        self._active = split == "train"
-        self._step = step
-        self._key = batch_key(seed, step)
+        super().__init__(seed=seed, split=split, step=step)
 
     def draw(self, rows: Rows) -> Draws:
         """Draw the rows to make grey."""

@@ -17,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import BatchTransform, BatchTransformCapabilities
+from penstock.core.rng import batch_key
 from penstock.core.sample import Batch, on_pixels, require_pixels
 
 if TYPE_CHECKING:
     import torch
 
 _NUMBERS_AT_ONCE = 1 << 21
+_PIECE_BYTES = 1 << 20
 
 Draws = dict[str, Any]
 """The choices of one step by name: NumPy arrays on the host, tensors on a device.
@@ -95,6 +97,11 @@ class PixelStep(DeviceStep):
 
     fields: ClassVar[tuple[str, ...]] = ("image",)
 
+    def __init__(self, *, seed: int, split: str, step: str) -> None:
+        self._active = split == "train"
+        self._step = step
+        self._key = batch_key(seed, step)
+
     @abstractmethod
     def arrays(self, pixels: NDArray[Any], draws: Draws) -> NDArray[Any]:
         """Return changed pixels in host memory."""
@@ -143,17 +150,45 @@ class PixelStep(DeviceStep):
         return self.tensors(value, {name: torch.as_tensor(draw) for name, draw in draws.items()})
 
 
-class DeviceSteps:
+class StepChain:
     """Several steps as one batch transform, each drawn and applied in turn."""
 
     def __init__(self, steps: Sequence[BatchTransform]) -> None:
         self.steps = tuple(steps)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Apply all steps."""
+        """Apply all steps; if they only move bytes in host memory, do so a few rows at a time."""
+        image = batch.get("image")
+        in_pieces = isinstance(image, np.ndarray) or _device_of(batch) is None
+        in_pieces &= image is not None and not isinstance(image, list) and not is_planes(image)
+        if in_pieces and all(_draws(step) and step.moves_only for step in self.steps):
+            draws = host_draws(self.steps, dict(batch))
+            fields = [field for field in ("image", "mask") if field in batch and any(draws)]
+            moved: Batch = {field: self._in_pieces(field, batch[field], draws) for field in fields}
+            return {**batch, **moved} if moved else batch
         for step in self.steps:
             batch = on_pixels(step, batch)
         return batch
+
+    def _in_pieces(self, field: str, value: Any, draws: Sequence[Draws]) -> Any:
+        """Apply all steps to so few rows that the cache holds them from step to step."""
+        at_once = max(1, _PIECE_BYTES // max(1, value[:1].nbytes))
+        result = None
+        for start in range(0, max(1, len(value)), at_once):
+            rows = slice(start, start + at_once)
+            own = [{name: draw[rows] for name, draw in each.items()} for each in draws]
+            piece = apply_steps(self.steps, {field: value[rows]}, own)[field]
+            if at_once >= len(value):
+                return piece
+            if result is None:
+                shape = (len(value), *piece.shape[1:])
+                result = (
+                    np.empty(shape, value.dtype)
+                    if isinstance(value, np.ndarray)
+                    else value.new_empty(shape)
+                )
+            result[rows] = piece
+        return result
 
 
 def host_draws(steps: Sequence[BatchTransform], batch: Batch) -> list[dict[str, NDArray[Any]]]:
