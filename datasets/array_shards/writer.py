@@ -21,16 +21,17 @@ _CHANNELS = (1, 3, 4)
 
 
 def to_arrays(records: Sequence[Record]) -> dict[str, NDArray[Any]]:
-    """Stack the fields of records into arrays [n, ...] by name.
+    """Stack the fields of records into arrays [n, ...] by name; numbers become 64 bits wide.
 
     ValueError if records differ in fields, types or shapes, or have other values than numbers.
     """
     first, arrays = records[0], dict[str, NDArray[Any]]()
     for record in records:
-        if names := first.fields.keys() ^ record.fields.keys():
+        for name in sorted(first.fields.keys() ^ record.fields.keys()):
+            one, other = (record, first) if name in record.fields else (first, record)
             raise ValueError(
-                f"pack: of {first.key!r} and {record.key!r} one has a field {min(names)!r}, and "
-                f"every row of an array has all fields; pack it as lmdb, or drop the field"
+                f"pack: {one.key!r} has a field {name!r} and {other.key!r} has none, and every row "
+                f"of an array has all fields; pack it as lmdb, or drop the field"
             )
     for name in sorted(first.fields, key=field_place):
         check_field(name, f"the field {name!r}", where="pack")
@@ -40,14 +41,14 @@ def to_arrays(records: Sequence[Record]) -> dict[str, NDArray[Any]]:
                 f"dataset.keys"
             )
         arrays[name] = array = _stacked(name, records)
-        if name == "image" and not (
-            array.dtype == np.uint8 and array.ndim == 4 and array.shape[3] in _CHANNELS
+        if name == "image" and (
+            array.dtype != np.uint8 or array.ndim != 4 or array.shape[3] not in _CHANNELS
         ):
             raise ValueError(
-                f"pack: the image of {first.key!r} is {array.dtype} {list(array.shape[1:])}, "
-                f"expected uint8 [H, W, C]; convert it, or rename it with dataset.keys"
+                f"pack: the image of {first.key!r} is {_shown(first.fields[name])}, expected uint8 "
+                f"[H, W, C] with 1, 3 or 4 channels; convert it, or rename it with dataset.keys"
             )
-        if name == "label" and not (array.dtype == np.int64 and 0 <= array.min() < 1 << 24):
+        if name == "label" and (array.dtype != np.int64 or not 0 <= array.min() < 1 << 24):
             raise ValueError(
                 f"pack: a label is {array.min()}, expected class ids from 0 on; correct it, or "
                 f"drop the field with dataset.keys={{label:null}}"
@@ -56,22 +57,40 @@ def to_arrays(records: Sequence[Record]) -> dict[str, NDArray[Any]]:
 
 
 def _stacked(name: str, records: Sequence[Record]) -> NDArray[Any]:
-    """Stack the values of a field; numbers become bool, int64 or float64 [n]."""
-    values = [record.fields[name] for record in records]
-    values = [value.item() if isinstance(value, np.generic) else value for value in values]
-    kinds = {type(value) for value in values}
-    if kinds == {np.ndarray}:
-        shapes = {(value.dtype, value.shape) for value in values}
-        if len(shapes) == 1 and values[0].size and values[0].ndim:
-            return np.stack(values)
-    elif len(kinds) == 1 and kinds <= {bool, int, float}:
-        array = np.array(values)
-        if array.dtype in (np.bool_, np.int64, np.float64):
-            return array
-    raise ValueError(
-        f"pack: the field {name!r} of {records[0].key!r} and others is no number and no array of "
-        f"numbers of one shape and type; convert or drop it, or pack it as lmdb"
-    )
+    forms = [_form(record.fields[name]) for record in records]
+    first, value = records[0], records[0].fields[name]
+    for form, record in zip(forms, records, strict=True):
+        if form is None:
+            remedy = "drop or rename it, or pack it as lmdb"
+            if name == "image" and isinstance(value, bytes):
+                remedy = "give pack.raw=1, for images of one size, or pack it as lmdb"
+            raise ValueError(
+                f"pack: field {name!r} of {record.key!r} is {_shown(record.fields[name])}, and "
+                f"arrays hold numbers of one shape; {remedy}"
+            )
+        if form != forms[0]:
+            raise ValueError(
+                f"pack: {name!r} is {_shown(value)} in {first.key!r} and "
+                f"{_shown(record.fields[name])} in {record.key!r}, and the rows of an array have "
+                f"one shape and type; bring them to one, or pack it as lmdb"
+            )
+    return np.array([record.fields[name] for record in records])
+
+
+def _form(value: Any) -> Any:
+    """Return the type and shape of a value; None if no array round-trips it."""
+    if isinstance(value, np.ndarray):
+        return (value.dtype, value.shape) if value.ndim and value.size else None
+    value = value.item() if isinstance(value, np.generic) else value
+    if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:
+        return None
+    return type(value) if isinstance(value, bool | int | float) else None
+
+
+def _shown(value: Any) -> str:
+    if hasattr(value, "dtype"):
+        return f"{value.dtype} {list(value.shape)}"
+    return f"a {type(value).__name__}"
 
 
 class ShardWriter(Writer):
@@ -89,8 +108,8 @@ class ShardWriter(Writer):
         for name in plan.class_names or ():
             if "\n" in name or "\r" in name:
                 raise ValueError(f"pack: the class name {name!r} has more than one line; rename it")
-        for record in plan.samples:
-            self._check(to_arrays([plan.samples[0], record]))
+        if plan.samples:
+            self._check(to_arrays(plan.samples))
 
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
@@ -101,8 +120,8 @@ class ShardWriter(Writer):
             return Written()
         keys = plan.index.raw_keys(np.array([record.index for record in found], np.int64))
         names = [key.decode("utf-8", "surrogateescape") for key in keys]
-        arrays = to_arrays([plan.samples[0], *found])
-        rows = {name: array[1:] for name, array in arrays.items()}
+        like = plan.samples[:1]
+        rows = {n: array[len(like) :] for n, array in to_arrays([*like, *found]).items()}
         return Written(files=self._write(folder, part.number, names, rows))
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
