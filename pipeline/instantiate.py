@@ -22,15 +22,10 @@ NO_ARGUMENTS = frozenset({"_target_", "_after_"})
 
 
 def build(node: Config, **injected: Any) -> Any:
-    """Make the object that a config node describes.
+    """Build the object of a config node, with `injected` values for the parameters that it names.
 
-    Args:
-        node: A mapping with a ``_target_``; nested mappings with one are built first.
-        injected: What is known at run time; passed on by name where the target asks for it.
-
-    Returns:
-        The object; for a function that is the component itself, the function with the node's
-        and the injected arguments bound.
+    Nested nodes are built first. For a function that is itself the component, return the function
+    with its arguments bound.
     """
     call = _target_of(node)
     arguments = {k: build_nested(v) for k, v in node.items() if k not in NO_ARGUMENTS}
@@ -57,7 +52,7 @@ def _target_of(node: Config) -> Callable[..., Any]:
 
 
 def _call(node: Config, call: Any, positional: Iterable[Any], arguments: dict[str, Any]) -> Any:
-    """Call a target; what a library says against its arguments becomes one line."""
+    """Call a target; a library's error about its arguments becomes one line."""
     name = node["_target_"]
     if "/" in name:  # a component's own traceback is of use, and ours have said it in a line
         made = call(*positional, **arguments)
@@ -71,7 +66,7 @@ def _call(node: Config, call: Any, positional: Iterable[Any], arguments: dict[st
 
 
 def _key_of(target: str) -> str:
-    """Return the key that takes classes of the library, if there is only one, or ""."""
+    """Return the first config key that takes a class of this library."""
     from penstock.pipeline.config.libraries import family_of
     from penstock.pipeline.config.places import PLACES
 
@@ -81,7 +76,7 @@ def _key_of(target: str) -> str:
 
 
 def _said(error: Exception) -> str:
-    """Put what a library says in one line; of pydantic, what is wrong with each argument."""
+    """Format a library's error in one line; for pydantic, the error of each argument."""
     from pydantic import ValidationError
 
     told = error.__cause__ or error  # albumentations raises its text anew
@@ -105,15 +100,7 @@ _SPECIAL = ("__call__", "__len__")
 
 
 def _check_contract(made: Any, target_name: str) -> None:
-    """Refuse what lacks something that its group needs, before anything is done with it.
-
-    Args:
-        made: What the component made.
-        target_name: The component, ``group/name``.
-
-    Raises:
-        ValueError: It lacks something, or has a capability that it does not declare.
-    """
+    """Raise ValueError if a component lacks a method, or has an undeclared capability."""
     group = target_name.partition("/")[0]
     if group not in _CONTRACTS:
         return
@@ -147,7 +134,7 @@ def _check_contract(made: Any, target_name: str) -> None:
 
 
 def build_nested(value: Any) -> Any:
-    """Make every node in a value of a config, at any depth, the object that it describes."""
+    """Build the nodes in a config value, at any depth, and reveal its passwords."""
     if isinstance(value, Mapping):
         if "_target_" in value:
             return build(value)

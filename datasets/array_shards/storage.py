@@ -6,7 +6,7 @@ import math
 import os
 import resource
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from itertools import repeat
 from typing import Any, ClassVar
@@ -17,10 +17,8 @@ from numpy.typing import NDArray
 from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.array_shards.shards import (
-    ABSENT,
     Columns,
     Shard,
-    field_names,
     find_shards,
     open_shard,
 )
@@ -68,8 +66,7 @@ class ArrayForm(ABC):
 class ArrayStorage(IndexedStorage):
     """The rows of array files; reads columns too.
 
-    The key of a record is its value in the field ``key``, or its row number. `kinds` are the kinds
-    of ragged fields without codes, by default arrays.
+    The key of a record is its value in the field ``key``, or its row number.
     """
 
     reading_arguments = ("checksums",)
@@ -88,13 +85,11 @@ class ArrayStorage(IndexedStorage):
         *,
         classes: list[str] | None,
         checksums: bool = False,
-        kinds: Mapping[str, str] | None = None,
     ) -> None:
         self.name = form.name
         self.path = path
         self.classes = None if classes is None else tuple(classes)
         self.checksums = checksums
-        self.kinds = dict(kinds or {})
         self._form = form
 
     @property
@@ -175,17 +170,17 @@ class ArrayStorage(IndexedStorage):
         return taken
 
     def mark(self) -> Any:
-        """Return the state of the files, and the content of text files beside them."""
+        """Return the state of the files, and the class names beside them."""
         self._files = self._find()
-        beside = self._beside()
-        return [self._files.recipe, self._class_names(), sorted(field_names(beside or ""))]
+        return [self._files.recipe, self._class_names()]
 
     def learn(self, metadata: dict[str, Any]) -> None:
         """Keep the shards, and the types and shapes that they share."""
         self._shards = shards = [Shard(**plain) for plain in metadata["shards"]]
         self._starts = np.cumsum([0, *(shard.count for shard in shards)])
-        forms = {name: form for name, form in shards[0].forms.items() if name != "key"}
-        agreed = all(shard.forms == shards[0].forms for shard in shards) and all(
+        all_forms = [{n: f for n, f in shard.forms.items() if n != "key"} for shard in shards]
+        forms = all_forms[0]
+        agreed = all(each == forms for each in all_forms) and all(
             form and np.dtype(form[0]).kind in "biufc" for form in forms.values()
         )
         self._common = {
@@ -205,7 +200,6 @@ class ArrayStorage(IndexedStorage):
             self._files,
             self._looked_at,
             fields=self._fields_of_files,
-            optional=field_names(self._beside() or ""),
             where=where,
         )
         counts = [shard.count for shard in shards]
@@ -235,11 +229,8 @@ class ArrayStorage(IndexedStorage):
         if "key" not in shards[0].forms:
             return None
         keys: list[str] = []
-        for part, shard in zip(self._whole(shards, "key"), shards, strict=True):
-            try:
-                keys += [str(part[row]) for row in range(shard.count)]
-            except RecordError as error:
-                raise ValueError(f"{self}: {shard.name}: key: {error}; write it again") from error
+        for part in self._whole(shards, "key"):
+            keys += [str(part[row]) for row in range(len(part))]
         seen: set[str] = set()
         for key in keys:
             if key in seen:
@@ -250,7 +241,7 @@ class ArrayStorage(IndexedStorage):
     def _whole(self, shards: list[Shard], field: str) -> Iterator[Any]:
         for shard in shards:
             try:
-                yield open_shard(shard, self._files, self._loaded, self.kinds)[0][field]
+                yield open_shard(shard, self._files, self._loaded)[0][field]
             except RecordError as error:
                 raise ValueError(f"{self}: {shard.name}: {error}; write it again") from error
 
@@ -287,7 +278,7 @@ class ArrayStorage(IndexedStorage):
         shard, files = self._shards[number], self._files
 
         def load() -> tuple[Any, int]:
-            fields, size_bytes = open_shard(shard, files, self._loaded, self.kinds)
+            fields, size_bytes = open_shard(shard, files, self._loaded)
             numbers = sorted({at for at, _ in shard.places.values()})
             paths = [(os.path.join(files.root, files.names[n]), files.marks[n][0]) for n in numbers]
             return (fields, paths), size_bytes + len(paths) * (_KEPT_BYTES // _most_files())
@@ -344,11 +335,9 @@ def _most_files() -> int:
 
 
 def _present(record: dict[str, Any]) -> dict[str, Any] | str:
-    """Remove absent fields; return the cause if the record cannot be read."""
-    for value in record.values():
-        if isinstance(value, RecordError):
-            return str(value)
-    return {name: value for name, value in record.items() if value is not ABSENT}
+    """Return the cause if the record cannot be read."""
+    bad = next((value for value in record.values() if isinstance(value, RecordError)), None)
+    return record if bad is None else str(bad)
 
 
 def _value(array: Any, row: int) -> Any:
@@ -436,11 +425,10 @@ def open_arrays(
     labels: Callable[..., FileLabels],
     classes: list[str] | None,
     checksums: bool,
-    kinds: Mapping[str, str] | None = None,
 ) -> Storage:
     """Open files of samples along their first axis (`rows`), or of one sample each."""
     path = os.path.abspath(path)
     if rows:
-        return ArrayStorage(form, path, classes=classes, checksums=checksums, kinds=kinds)
+        return ArrayStorage(form, path, classes=classes, checksums=checksums)
     found = labels(folder=path, own=True)
     return SampleFiles(form, path, labels=found, classes=classes, checksums=checksums)

@@ -21,7 +21,6 @@ from penstock.core.arrays import (
     view_npy,
 )
 from penstock.core.contracts import Storage
-from penstock.core.parts import PartSummary
 from penstock.core.registry import register
 from penstock.core.sample import RecordError, too_large
 from penstock.datasets.array_shards.shards import Columns, Unread
@@ -154,7 +153,6 @@ def open_npy_shards(
     label_columns: tuple[str, str] = ("key", "label"),
     unlabelled: Unlabelled = None,
     classes: list[str] | None = None,
-    kinds: dict[str, str] | None = None,
     checksums: bool = False,
 ) -> Storage:
     """Arrays in many `.npy` and `.npz` files; nothing is ever unpickled.
@@ -165,9 +163,7 @@ def open_npy_shards(
     a shard with a member for each field; uncompressed members are mapped like files.
     All shards have the same fields; if their shapes and types agree too, batches are read as
     a whole. Large rows are read-only views of the map. ``keys`` holds the keys; the default is
-    row numbers. Values of differing lengths are concatenated in
-    ``texts_007.npy``, with their bounds in ``texts.offsets_007.npy``, and the shapes of values
-    with more than one axis in ``texts.shapes_007.npy``.
+    row numbers.
 
     Without `rows`, a file is a sample: a `.npy` file has the field ``array``, an `.npz` file a
     field for each member. Keys are paths; labels work as in an image folder.
@@ -182,36 +178,24 @@ def open_npy_shards(
         unlabelled: Files without a row in the CSV; see `ImageFolder`.
         classes: Class names by id; None: with `rows`, the lines of ``classes.txt``, or the numbers;
             without, the classes found.
-        kinds: Kinds of fields of differing lengths, other than arrays: ``bytes``, ``text`` (UTF-8)
-            or ``json``.
         checksums: Verify the members of `.npz` files when a process opens a file, which reads all
             of it. Compressed members are always verified.
     """
     label_files = partial(FileLabels.of, labels, label_pattern, label_columns, unlabelled)
     return open_arrays(
-        NpyForm(), path, rows=rows, labels=label_files, classes=classes, checksums=checksums,
-        kinds=kinds,
-    )  # fmt: skip
+        NpyForm(), path, rows=rows, labels=label_files, classes=classes, checksums=checksums
+    )
 
 
 @register("writer", "npy_shards")
 class NpyShardsWriter(ShardWriter):
-    """A folder of ``image_00000.npy``, ``label_00000.npy``, ..., which `numpy.load` opens.
-
-    For values of differing shapes, `ShardWriter` adds ``image.offsets_00000`` and so on.
-    """
-
-    def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Accept all arrays: NumPy can save them."""
+    """A folder of ``image_00000.npy``, ``label_00000.npy``, ..., which `numpy.load` opens."""
 
     def _write(
-        self, folder: Path, number: int, arrays: Mapping[str, NDArray[Any]]
+        self, folder: Path, number: int, keys: list[str], arrays: Mapping[str, NDArray[Any]]
     ) -> tuple[str, ...]:
+        arrays = {"key": np.array(keys), **arrays}
         files = {f"{name}_{number:05d}.npy": array for name, array in arrays.items()}
         for name, array in files.items():
             np.save(folder / name, array, allow_pickle=False)
         return tuple(files)
-
-    def _fields(self, folder: Path, summary: PartSummary) -> set[str]:
-        names = (name.rpartition("_")[0] for name in summary.written.files)
-        return {name for name in names if "." not in name}

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Storage
-from penstock.core.parts import PartSummary
 from penstock.core.registry import register
 from penstock.core.sample import RecordError
 from penstock.core.user_errors import is_trouble
@@ -233,29 +232,19 @@ def open_pt_shards(
 
 @register("writer", "pt_shards")
 class PtShardsWriter(ShardWriter):
-    """A folder of ``00000.pt``, ..., each a dict of tensors, which `torch.load` opens.
-
-    For values of differing shapes, `ShardWriter` adds ``image.offsets`` and so on to the dict.
-    """
+    """A folder of ``00000.pt``, ..., each a dict of tensors, which `torch.load` opens."""
 
     def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         _tensors(arrays)
 
     def _write(
-        self, folder: Path, number: int, arrays: Mapping[str, NDArray[Any]]
+        self, folder: Path, number: int, keys: list[str], arrays: Mapping[str, NDArray[Any]]
     ) -> tuple[str, ...]:
         import torch
 
         name = f"{number:05d}.pt"
-        torch.save(_tensors(arrays), folder / name)
+        torch.save({"key": keys, **_tensors(arrays)}, folder / name)
         return (name,)
-
-    def _fields(self, folder: Path, summary: PartSummary) -> set[str]:
-        import torch
-
-        [name] = summary.written.files
-        saved = torch.load(folder / name, weights_only=True, mmap=True)
-        return {field for field in saved if "." not in field}
 
 
 def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

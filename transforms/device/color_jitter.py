@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,7 +10,6 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
-from penstock.core.rng import batch_key
 from penstock.transforms.device import colours
 from penstock.transforms.device.draws import uniforms
 from penstock.transforms.device.steps import Draws, PixelStep, Rows, rows_at_once
@@ -27,60 +25,59 @@ _NEUTRAL = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
 
 
 class ColourStep(PixelStep):
-    """A step that changes the colours of some rows.
+    """A step that changes the colours of some rows; other rows stay, bit for bit.
 
-    Draws hold the indices of rows to change, int64 [k], under ``rows`` or ``rows`` and an order of
-    changes; other rows stay, bit for bit.
+    Draws: ``factors`` of brightness, contrast, saturation and hue, float32 [4, B], and the indices
+    of rows for each order of changes, int64 [k], such as ``rows 0123``.
     """
-
-    _step: str
-
-    @abstractmethod
-    def row(self, floats: Any, white: float, order: str, row: int, draws: Draws) -> Any:
-        """Change float32 [H, W, 3] from 0 to `white` on the CPU."""
-
-    @abstractmethod
-    def chunk(self, floats: Any, white: float, order: str, rows: Any, draws: Draws) -> Any:
-        """Change float32 [n, 3, H, W] from 0 to `white` on a device."""
 
     def arrays(self, pixels: NDArray[Any], draws: Draws) -> NDArray[Any]:
         """Change the chosen rows one by one, so that the cache holds a row."""
-        colours.check_channels(pixels, self._step)
+        self._check_channels(pixels)
         result = pixels.copy("K")
         white = 1.0 if pixels.dtype.kind == "f" else 255.0
         for order, rows in _rows_by_order(draws):
             for row in rows.tolist():
                 floats = np.array(pixels[row], np.float32, order="C")
-                floats = self.row(floats, white, order, row, draws)
+                for number in order:
+                    factor = float(draws["factors"][number, row])
+                    floats = _ON_ARRAYS[number](floats, factor, white)
                 result[row] = floats if white == 1 else np.rint(floats, out=floats)
         return result
 
     def tensors(self, pixels: torch.Tensor, draws: Draws) -> torch.Tensor:
         """Change the chosen rows in chunks, so that few are floats at once."""
-        colours.check_channels(pixels, self._step)
         import torch
 
+        self._check_channels(pixels)
         result = pixels.clone()
         white = 1.0 if pixels.is_floating_point() else 255.0
         contiguous: Any = {"memory_format": torch.contiguous_format}
         for order, rows in _rows_by_order(draws):
             for part in rows.split(rows_at_once(pixels)):
+                factors = draws["factors"].index_select(1, part)[..., None, None, None]
                 planes = pixels.index_select(0, part).permute(0, 3, 1, 2)
                 floats = planes.to(torch.float32, **contiguous)
-                floats = self.chunk(floats, white, order, part, draws)
+                for number in order:
+                    floats = _ON_TENSORS[number](floats, factors[number], white)
                 if white != 1:
                     floats = floats.round_()
                 changed = floats.permute(0, 2, 3, 1).to(pixels.dtype, **contiguous)
                 result.index_copy_(0, part, changed)
         return result
 
+    def _check_channels(self, pixels: Any) -> None:
+        if pixels.ndim != 4 or pixels.shape[3] != 3:
+            raise ValueError(
+                f"augment.device.{self._step}: images are {list(pixels.shape[1:])}, expected 3 "
+                f"channels, uint8 [H, W, 3] or float [3, H, W] from 0 to 1; leave the step out"
+            )
 
-def _rows_by_order(draws: Draws) -> list[tuple[str, Any]]:
-    return [
-        (name.removeprefix("rows "), rows)
-        for name, rows in draws.items()
-        if name.startswith("rows")
-    ]
+
+def _rows_by_order(draws: Draws) -> list[tuple[list[int], Any]]:
+    """Return orders of changes, and the rows to change in each."""
+    orders = [name for name in draws if name.startswith("rows ")]
+    return [([*map(int, name.removeprefix("rows "))], draws[name]) for name in orders]
 
 
 @register("batch_transform", "color_jitter")
@@ -127,9 +124,7 @@ class ColorJitter(ColourStep):
         ]
         self.p = p
         self._random_order = random_order
-        self._active = split == "train"
-        self._step = step
-        self._key = batch_key(seed, step)
+        super().__init__(seed=seed, split=split, step=step)
 
     def draw(self, rows: Rows) -> Draws:
         """Draw factors, float32 [4, B], and the rows of each order of changes, such as ``0123``."""
@@ -150,19 +145,6 @@ class ColorJitter(ColourStep):
         elif len(chosen):
             by_order["rows " + "".join(map(str, used))] = chosen
         return {"factors": np.stack(factors), **by_order} if by_order else {}
-
-    def row(self, floats: Any, white: float, order: str, row: int, draws: Draws) -> Any:
-        """Apply the changes in their order to one image."""
-        for number in map(int, order):
-            floats = _ON_ARRAYS[number](floats, float(draws["factors"][number, row]), white)
-        return floats
-
-    def chunk(self, floats: Any, white: float, order: str, rows: Any, draws: Draws) -> Any:
-        """Apply the changes in their order to some images."""
-        factors = draws["factors"].index_select(1, rows)[..., None, None, None]
-        for number in map(int, order):
-            floats = _ON_TENSORS[number](floats, factors[number], white)
-        return floats
 
 
 def _range(
@@ -203,21 +185,13 @@ class Grayscale(ColourStep):
         step: str,
     ) -> None:
         self.p = p
-        self._active = split == "train"
-        self._step = step
-        self._key = batch_key(seed, step)
+        super().__init__(seed=seed, split=split, step=step)
 
     def draw(self, rows: Rows) -> Draws:
         """Draw the rows to make grey."""
         if not self._active:
             return {}
         chosen = np.flatnonzero(uniforms(rows.fields, self._key, 1)[0] < self.p)
-        return {"rows": chosen} if len(chosen) else {}
-
-    def row(self, floats: Any, white: float, order: str, row: int, draws: Draws) -> Any:
-        """Return 0.299 red + 0.587 green + 0.114 blue (ITU-R BT.601)."""
-        return np.repeat(colours.grey_of(floats), 3, axis=2)
-
-    def chunk(self, floats: Any, white: float, order: str, rows: Any, draws: Draws) -> Any:
-        """Return the same for some images."""
-        return floats.copy_(colours.greys_of(floats).expand_as(floats))
+        # Saturation 0: 0.299 red + 0.587 green + 0.114 blue (ITU-R BT.601).
+        factors = np.zeros((4, rows.count), np.float32)
+        return {"factors": factors, "rows 2": chosen} if len(chosen) else {}

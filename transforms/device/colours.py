@@ -107,12 +107,3 @@ def turned(pixels: torch.Tensor, turns: torch.Tensor, white: float) -> torch.Ten
         torch.minimum(plane, 4 - plane, out=plane).clamp_(0, 1).mul_(chroma)
         torch.sub(value, plane, out=plane)
     return pixels.clamp_(0, white)
-
-
-def check_channels(pixels: Any, step: str) -> None:
-    """Raise ValueError for images with other than three channels."""
-    if pixels.ndim != 4 or pixels.shape[3] != 3:
-        raise ValueError(
-            f"augment.device.{step}: images are {list(pixels.shape[1:])}, expected 3 channels, "
-            f"uint8 [H, W, 3] or float [3, H, W] from 0 to 1; leave the step out"
-        )

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import BatchTransformCapabilities
 from penstock.core.registry import register
-from penstock.core.rng import batch_key
 from penstock.core.sample import Batch
 from penstock.transforms.device.draws import symmetric_beta, uniforms
 from penstock.transforms.device.steps import Draws, PixelStep, Rows, joined, like, rows_at_once
@@ -34,14 +33,18 @@ class PairStep(PixelStep):
     refused: ClassVar[tuple[str, ...]]
 
     def __init__(
-        self, *, alpha: float, p: float, seed: int, split: Literal["train", "val"], step: str
+        self,
+        *,
+        alpha: Annotated[float, Ge(0.05), Le(1000)] = 0.2,
+        p: Annotated[float, Ge(0), Le(1)] = 1.0,
+        seed: int,
+        split: Literal["train", "val"],
+        step: str,
     ) -> None:
+        super().__init__(seed=seed, split=split, step=step)
         self.alpha = alpha
         self.p = p
         self.capabilities = BatchTransformCapabilities(group=2 if split == "train" else 1)
-        self._active = split == "train"
-        self._step = step
-        self._key = batch_key(seed, step)
 
     def draw_pairs(self, rows: Rows, count: int) -> tuple[Draws, NDArray[np.float32]]:
         """Pair positions 2k and 2k + 1 if both are in the batch, valid, and not mixed yet.
@@ -94,7 +97,7 @@ class PairStep(PixelStep):
         label = rows.fields.get("label")
         if label is None and any(field in rows.fields for field in ("boxes", *_BLENDED)):
             return
-        if label is None or np.ndim(label) != 1 or np.asarray(label).dtype.kind == "f":
+        if label is None or label.ndim != 1 or _is_floating(label):
             raise ValueError(
                 f"{prefix}: needs a label for each image, int64 [B], and the batch has "
                 f"{'none' if label is None else 'another'}; set {prefix}=null"
@@ -165,17 +168,6 @@ class Mixup(PairStep):
     """
 
     refused = ("mask", "keypoints")
-
-    def __init__(
-        self,
-        *,
-        alpha: Annotated[float, Ge(0.05), Le(1000)] = 0.2,
-        p: Annotated[float, Ge(0), Le(1)] = 1.0,
-        seed: int,
-        split: Literal["train", "val"],
-        step: str,
-    ) -> None:
-        super().__init__(alpha=alpha, p=p, seed=seed, split=split, step=step)
 
     def draw(self, rows: Rows) -> Draws:
         """Draw pairs and shares, and join the boxes of each pair.
@@ -327,3 +319,8 @@ class CutMix(PairStep):
         within = inside(draws["windows"], *pixels.shape[1:3])
         within = within.reshape(*within.shape, *[1] * (pixels.ndim - 3))
         return pixels.index_select(0, draws["partner"]).where(within, pixels)
+
+
+def _is_floating(value: Any) -> bool:
+    own = getattr(value, "is_floating_point", None)
+    return value.dtype.kind == "f" if own is None else bool(own())

@@ -9,7 +9,6 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
-from penstock.core.rng import batch_key
 from penstock.transforms.device.draws import Integers, checked_size, row_words
 from penstock.transforms.device.random_flip import gathered
 from penstock.transforms.device.steps import Draws, PixelStep, Rows, refuse_fixed_fields
@@ -52,9 +51,7 @@ class RandomCrop(PixelStep):
         self._size = None if size is None else checked_size(size, step)
         self._padding = padding if split == "train" else 0
         self._reflect = padding_mode == "reflect"
-        self._centre = split != "train"
-        self._step = step
-        self._key = batch_key(seed, step)
+        super().__init__(seed=seed, split=split, step=step)
 
     def draw(self, rows: Rows) -> Draws:
         """Draw top and left of each crop in the padded image, int64 [B, 2].
@@ -62,12 +59,12 @@ class RandomCrop(PixelStep):
         Raises:
             ValueError: The batch has boxes or keypoints, or images are too small.
         """
-        if self._centre and self._size is None:
+        if not self._active and self._size is None:
             return {}
         refuse_fixed_fields(rows.fields, self._step)
         down, across = self._room(rows.size)
         rows.size = self._size or rows.size
-        if self._centre:
+        if not self._active:
             return {
                 "places": np.tile(np.array([(down - 1) // 2, (across - 1) // 2]), (rows.count, 1))
             }

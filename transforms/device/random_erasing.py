@@ -10,7 +10,6 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
-from penstock.core.rng import batch_key
 from penstock.transforms.device.draws import WINDOW_DRAWS, checked_range, drawn_windows, uniforms
 from penstock.transforms.device.steps import Draws, PixelStep, Rows
 from penstock.transforms.device.windows import inside
@@ -54,9 +53,7 @@ class RandomErasing(PixelStep):
         self._scale = checked_range(scale, f"{prefix}.scale", least=0, most=1)
         self._ratio = checked_range(ratio, f"{prefix}.ratio", least=0.01, most=100)
         self._value = [float(value)] if isinstance(value, (int, float)) else list(value)
-        self._active = split == "train"
-        self._step = step
-        self._key = batch_key(seed, step)
+        super().__init__(seed=seed, split=split, step=step)
 
     def draw(self, rows: Rows) -> Draws:
         """Draw top, left, height and width of each rectangle, int64 [B, 4]; zeros erase nothing."""

@@ -9,7 +9,6 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
-from penstock.core.rng import batch_key
 from penstock.transforms.device.draws import row_words
 from penstock.transforms.device.steps import Draws, PixelStep, Rows, refuse_fixed_fields
 
@@ -43,9 +42,7 @@ class RandomFlip(PixelStep):
         split: Literal["train", "val"],
         step: str,
     ) -> None:
-        self._active = split == "train"
-        self._step = step
-        self._key = batch_key(seed, step)
+        super().__init__(seed=seed, split=split, step=step)
         self._below = round(p * (1 << 53))
 
     def draw(self, rows: Rows) -> Draws:

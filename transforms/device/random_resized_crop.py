@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
-from penstock.core.rng import batch_key
 from penstock.transforms.device.draws import (
     WINDOW_DRAWS,
     checked_range,
@@ -64,9 +63,7 @@ class RandomResizedCrop(PixelStep):
         prefix = f"augment.device.{step}"
         self._scale = checked_range(scale, f"{prefix}.scale", least=1e-6, most=1)
         self._ratio = checked_range(ratio, f"{prefix}.ratio", least=0.01, most=100)
-        self._active = split == "train"
-        self._step = step
-        self._key = batch_key(seed, step)
+        super().__init__(seed=seed, split=split, step=step)
 
     def draw(self, rows: Rows) -> Draws:
         """Draw top, left, height and width of each window, int64 [B, 4].

@@ -17,12 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import BatchTransform, BatchTransformCapabilities
+from penstock.core.rng import batch_key
 from penstock.core.sample import Batch, on_pixels, require_pixels
 
 if TYPE_CHECKING:
     import torch
 
 _NUMBERS_AT_ONCE = 1 << 21
+_PIECE_BYTES = 1 << 20
 
 Draws = dict[str, Any]
 """The choices of one step by name: NumPy arrays on the host, tensors on a device.
@@ -75,14 +77,16 @@ class DeviceStep(ABC):
     def __call__(self, batch: Batch) -> Batch:
         """Draw and apply; for a batch on a device, this waits for a copy of its small fields."""
         device = _device_of(batch)
-        host = {name: _host_copy(name, value) for name, value in batch.items()} if device else batch
+        host = dict(batch)
+        if device:
+            host |= {name: _copied(value, "cpu") for name, value in _read_fields(batch).items()}
         given = dict(host)
         draws, parts = _drawn(self, given, _parts(given))
         _join_fields(given, parts)
         moved = {name: given[name] for name in given if given[name] is not host[name]}
         if device:
-            moved = {name: _moved(value, device) for name, value in moved.items()}
-            draws = {name: _moved(value, device) for name, value in draws.items()}
+            moved = {name: _copied(value, device) for name, value in moved.items()}
+            draws = {name: _copied(value, device) for name, value in draws.items()}
         with _plain_arithmetic(batch):
             return self.apply({**batch, **moved} if moved else batch, draws)
 
@@ -94,6 +98,11 @@ class PixelStep(DeviceStep):
     """
 
     fields: ClassVar[tuple[str, ...]] = ("image",)
+
+    def __init__(self, *, seed: int, split: str, step: str) -> None:
+        self._active = split == "train"
+        self._step = step
+        self._key = batch_key(seed, step)
 
     @abstractmethod
     def arrays(self, pixels: NDArray[Any], draws: Draws) -> NDArray[Any]:
@@ -143,17 +152,40 @@ class PixelStep(DeviceStep):
         return self.tensors(value, {name: torch.as_tensor(draw) for name, draw in draws.items()})
 
 
-class DeviceSteps:
+class StepChain:
     """Several steps as one batch transform, each drawn and applied in turn."""
 
     def __init__(self, steps: Sequence[BatchTransform]) -> None:
         self.steps = tuple(steps)
 
     def __call__(self, batch: Batch) -> Batch:
-        """Apply all steps."""
+        """Apply all steps; if they only move bytes in host memory, do so a few rows at a time."""
+        image = batch.get("image")
+        movers = all(_draws(step) and step.moves_only for step in self.steps)
+        stacked = not (image is None or isinstance(image, list) or is_planes(image))
+        if movers and stacked and _device_of(batch) is None:
+            draws = host_draws(self.steps, dict(batch))
+            fields = [field for field in ("image", "mask") if field in batch and any(draws)]
+            moved: Batch = {field: self._in_pieces(field, batch[field], draws) for field in fields}
+            return {**batch, **moved} if moved else batch
         for step in self.steps:
             batch = on_pixels(step, batch)
         return batch
+
+    def _in_pieces(self, field: str, value: Any, draws: Sequence[Draws]) -> Any:
+        """Apply all steps to so few rows that the cache holds them from step to step."""
+        pixels, result = np.asarray(value), None
+        at_once = max(1, _PIECE_BYTES // max(1, pixels[:1].nbytes))
+        for start in range(0, max(1, len(pixels)), at_once):
+            rows = slice(start, start + at_once)
+            own = [{name: draw[rows] for name, draw in each.items()} for each in draws]
+            piece = apply_steps(self.steps, {field: pixels[rows]}, own)[field]
+            if at_once >= len(pixels):
+                return like(value, piece)
+            if result is None:
+                result = np.empty((len(pixels), *piece.shape[1:]), pixels.dtype)
+            result[rows] = piece
+        return like(value, result)
 
 
 def host_draws(steps: Sequence[BatchTransform], batch: Batch) -> list[dict[str, NDArray[Any]]]:
@@ -205,11 +237,8 @@ def apply_steps(steps: Sequence[BatchTransform], batch: Batch, draws: Sequence[D
 
 def is_planes(value: Any) -> bool:
     """Return whether images are float [B, C, H, W] rather than [B, H, W, C]."""
-    if value.ndim != 4:
-        return False
-    if isinstance(value, np.ndarray):
-        return value.dtype.kind == "f"
-    return bool(value.is_floating_point())
+    array = isinstance(value, np.ndarray)
+    return value.ndim == 4 and (value.dtype.kind == "f" if array else value.is_floating_point())
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -256,26 +285,24 @@ def _is_moved(name: str) -> bool:
     return name.startswith(("boxes", "box_", "keypoints"))
 
 
-def _is_read(name: str) -> bool:
-    return name in ("epoch", "position", "valid", "label_weight") or _is_moved(name)
-
-
-def _one_row(batch: Batch, row: int) -> Batch:
-    own = {name: value[row : row + 1] for name, value in batch.items() if _is_read(name)}
-    return {**batch, **own}
+def _read_fields(batch: Batch) -> Batch:
+    """Return the fields whose values steps read on the host."""
+    read = ("epoch", "position", "valid", "label_weight")
+    return {name: value for name, value in batch.items() if name in read or _is_moved(name)}
 
 
 def _parts(batch: Batch) -> list[Rows]:
     """Return the rows of a batch: all together, or one by one if images are a list."""
     image = batch.get("image")
     require_pixels(image)
-    if isinstance(image, list):
-        return [
-            Rows(_one_row(batch, row), 1, _size_of(one[None]), stacked=False)
-            for row, one in enumerate(image)
-        ]
-    first = next(iter(batch.values())) if image is None else image
-    return [Rows(batch, len(first), _size_of(image))]
+    if not isinstance(image, list):
+        count = len(batch.get("position", ()) if image is None else image)
+        return [Rows(batch, count, _size_of(image))]
+    parts = []
+    for row, one in enumerate(image):
+        own = {name: value[row : row + 1] for name, value in _read_fields(batch).items()}
+        parts.append(Rows({**batch, **own}, 1, _size_of(one[None]), stacked=False))
+    return parts
 
 
 def _drawn(step: DeviceStep, batch: Batch, parts: list[Rows]) -> tuple[Draws, list[Rows]]:
@@ -312,11 +339,9 @@ def _size_of(image: Any) -> tuple[int, int]:
 
 
 def _geometry(batch: Batch) -> list[Any]:
-    image = batch.get("image")
-    images = image if isinstance(image, list) else [] if image is None else [image]
-    sizes = [_size_of(one[None] if images is image else one) for one in images]
-    rows = [id(value) for name, value in batch.items() if _is_moved(name) or name == "position"]
-    return [sizes, len(image) if image is not None else 0, rows]
+    """Return what draws depend on, without a look at values."""
+    sizes = [(part.count, part.size) for part in _parts(batch)]
+    return [sizes, *(id(value) for value in _read_fields(batch).values())]
 
 
 def _device_of(batch: Batch) -> torch.device | None:
@@ -329,15 +354,11 @@ def _device_of(batch: Batch) -> torch.device | None:
     return None
 
 
-def _host_copy(name: str, value: Any) -> Any:
-    return _moved(value, "cpu") if _is_read(name) else value
-
-
-def _moved(value: Any, device: Any) -> Any:
+def _copied(value: Any, device: Any) -> Any:
     import torch
 
     if isinstance(value, list):
-        return [_moved(one, device) for one in value]
+        return [_copied(one, device) for one in value]
     return torch.as_tensor(value).to(device)
 
 

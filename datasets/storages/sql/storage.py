@@ -18,6 +18,7 @@ from penstock.core.user_errors import ExplainedError
 from penstock.datasets.columnar.images import image_bytes
 from penstock.datasets.files.access import MissingFile
 from penstock.datasets.files.data_files import refuse_escape
+from penstock.datasets.files.passwords import from_environment
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.table import Table
 from penstock.datasets.storages.sql.server import (
@@ -25,7 +26,6 @@ from penstock.datasets.storages.sql.server import (
     Server,
     change_mark,
     file_of,
-    find_url,
     parse_url,
     shown,
 )
@@ -116,7 +116,7 @@ class SqlStorage(IndexedStorage):
         classes: list[str] | None = None,
         timeout_s: Annotated[float, Gt(0)] = TIMEOUT_S,
     ) -> None:
-        self._url = parse_url(find_url(url))
+        self._url = parse_url(from_environment(url, setting="dataset.storage.url"))
         self._file = file_of(self._url)
         self.url = shown(self._url)
         self.table = table

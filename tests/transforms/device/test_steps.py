@@ -13,7 +13,7 @@ from penstock.transforms.device.log_mel import LogMel
 from penstock.transforms.device.normalize import Normalize, to_float
 from penstock.transforms.device.random_erasing import RandomErasing
 from penstock.transforms.device.random_resized_crop import RandomResizedCrop
-from penstock.transforms.device.steps import DeviceSteps, apply_steps, host_draws
+from penstock.transforms.device.steps import StepChain, apply_steps, host_draws
 from tests.transforms.device.drawn_rows import STEPS, as_floats, batch, same, step
 from tests.transforms.device.test_random_crop import batch as small_batch
 from tests.transforms.device.test_random_crop import crop
@@ -73,7 +73,7 @@ def test_a_stack_gives_what_each_step_gives_in_turn():
     for each in stack():
         expected = each(expected)
     assert same(both(stack(), given), expected)
-    assert same(pickle.loads(pickle.dumps(DeviceSteps(stack())))(given), expected)
+    assert same(pickle.loads(pickle.dumps(StepChain(stack())))(given), expected)
     assert same(given, batch())
 
 
@@ -183,18 +183,16 @@ def test_arrays_need_no_torch():
 @pytest.mark.parametrize("channels", [1, 3, 6])
 def test_lists_floats_and_other_layouts_are_moved_alike(channels):
     given = small_batch(channels=channels)
-    expected = DeviceSteps(movers())(given)
-    listed = DeviceSteps(movers())({**given, "image": list(given["image"])})["image"]
+    expected = StepChain(movers())(given)
+    listed = StepChain(movers())({**given, "image": list(given["image"])})["image"]
     assert torch.equal(torch.stack(listed), expected["image"])
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         floats = to_float(given)["image"].to(dtype)
-        whole = DeviceSteps(movers())({**given, "image": floats})["image"]
+        whole = StepChain(movers())({**given, "image": floats})["image"]
         assert torch.equal(whole, to_float(expected)["image"].to(dtype))
         assert whole.dtype == dtype
     strided = torch.stack([given["image"]] * 2, 1)[:, 1]
-    assert torch.equal(
-        DeviceSteps(movers())({**given, "image": strided})["image"], expected["image"]
-    )
+    assert torch.equal(StepChain(movers())({**given, "image": strided})["image"], expected["image"])
 
 
 def test_the_memory_format_stays():
@@ -207,9 +205,9 @@ def test_the_memory_format_stays():
 
 def test_nothing_is_done_in_evaluation_and_to_a_batch_without_rows():
     given = small_batch()
-    assert DeviceSteps([crop("val"), flip("val")])(given) is given
+    assert StepChain([crop("val"), flip("val")])(given) is given
     empty = {name: value[:0] for name, value in given.items()}
-    assert DeviceSteps(movers())(empty)["image"].shape == (0, 8, 5, 3)
+    assert StepChain(movers())(empty)["image"].shape == (0, 8, 5, 3)
 
 
 def test_no_gradients_and_no_autocast():
@@ -234,7 +232,7 @@ def test_callables_of_others_are_called_in_their_place():
     expected = inverted(flip()(crop(padding=2)(given)))
     for steps in ([crop(padding=2), own], [inverted, crop(size=8), flip()]):
         result = both(steps, given)
-        assert same(result, DeviceSteps(steps)(given))
+        assert same(result, StepChain(steps)(given))
     assert torch.equal(both([crop(padding=2), own], given)["image"], expected["image"])
 
 
@@ -246,4 +244,4 @@ def test_a_callable_that_resizes_before_a_draw_is_refused():
     assert both([crop(padding=2), halved], given)["image"].shape[1] == 6
     with pytest.raises(ValueError, match="halved changes sizes"):
         both([halved, crop(padding=2)], given)
-    assert DeviceSteps([halved, crop(padding=2)])(given)["image"].shape[1] == 6
+    assert StepChain([halved, crop(padding=2)])(given)["image"].shape[1] == 6

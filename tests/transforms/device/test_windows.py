@@ -51,6 +51,14 @@ def test_a_rectangle_is_erased_and_nothing_else():
         assert 0.08 * 576 <= area.sum() <= 0.32 * 576
 
 
+def test_erased_rectangles_lie_anywhere_however_few_rows_are_erased():
+    given = {**batch(2000, 20, 20), "image": torch.ones(2000, 20, 20, 1, dtype=torch.uint8)}
+    result = step("random_erasing", p=0.25, value=0, scale=[0.02, 0.1])(given)["image"]
+    shares = (result == 0).float().mean((0, 3))
+    for side in (shares[:10], shares[10:], shares[:, :10], shares[:, 10:]):
+        assert abs(side.mean() / shares.mean() - 1) < 0.2
+
+
 def crop(given, **options):
     return step("random_resized_crop", **options)(given)
 
