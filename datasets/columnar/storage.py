@@ -11,7 +11,7 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from penstock.core.sample import BadRecord, Record, RecordError
-from penstock.datasets.columnar.form import TableFile, TableForm
+from penstock.datasets.columnar.form import RowError, TableFile, TableForm
 from penstock.datasets.columnar.images import image_bytes
 from penstock.datasets.files.access import MissingFile, OpenFiles, absolute_path, read_each
 from penstock.datasets.files.data_files import refuse_escape
@@ -122,6 +122,8 @@ class TableStorage(FileStorage):
                 f"{where}: damaged or no {self.name.title()} file: {error}; copy it again, or "
                 f"take it away"
             ) from error
+        except RowError as error:
+            raise ValueError(f"{where}: {self._place_of(name, error.row)}: {error}") from error
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
 
