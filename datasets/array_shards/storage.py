@@ -34,7 +34,7 @@ from penstock.datasets.records.labels import (
     class_ids,
     class_names,
 )
-from penstock.datasets.records.table import Table, constant, numbered
+from penstock.datasets.records.table import Table, by_part, constant, numbered
 
 # Memory limit of a process for decompressed arrays and mapped files. An open file counts as a
 # share of it, to use only part of the process's descriptors: views also keep files open.
@@ -75,7 +75,7 @@ class ArrayStorage(IndexedStorage):
     _files: DataFiles
     _fields_of_files: Sequence[str] = ()
     _shards: list[Shard]
-    _starts: NDArray[np.int64]
+    _ends: NDArray[np.int64]
     _common: dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]
 
     def __init__(
@@ -101,7 +101,7 @@ class ArrayStorage(IndexedStorage):
     def shards(self) -> NDArray[np.int64] | None:
         """Return the first record of each shard."""
         len(self.index)
-        return np.unique(self._starts[:-1])
+        return np.unique(np.append(0, self._ends[:-1]))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read records; records of a damaged shard are bad.
@@ -111,7 +111,7 @@ class ArrayStorage(IndexedStorage):
         """
         rows = self.index.rows(indices)
         found: list[dict[str, Any] | str] = [""] * len(rows)
-        groups = list(self._by_shard(rows))
+        groups = list(by_part(self._ends, rows))
         copied = len(groups) > 1 and len(groups) * 4 > _most_files()
         for shard, places, local in groups:
             try:
@@ -153,7 +153,7 @@ class ArrayStorage(IndexedStorage):
                 taken[name] = flat.reshape(rows.size, *shape)
             else:
                 taken[name] = np.empty((rows.size, *shape), dtype)
-        for shard, places, local in self._by_shard(rows):
+        for shard, places, local in by_part(self._ends, rows):
             try:
                 arrays = self._opened_shard(shard)
             except RecordError:
@@ -177,7 +177,7 @@ class ArrayStorage(IndexedStorage):
     def learn(self, metadata: dict[str, Any]) -> None:
         """Keep the shards, and the types and shapes that they share."""
         self._shards = shards = [Shard(**plain) for plain in metadata["shards"]]
-        self._starts = np.cumsum([0, *(shard.count for shard in shards)])
+        self._ends = np.cumsum([shard.count for shard in shards])
         all_forms = [{n: f for n, f in shard.forms.items() if n != "key"} for shard in shards]
         forms = all_forms[0]
         agreed = all(each == forms for each in all_forms) and all(
@@ -255,24 +255,6 @@ class ArrayStorage(IndexedStorage):
     def _columns(self, number: int, where: str, *, checked: bool) -> Columns:
         path, root = self._files.paths[number], self._files.root
         return self._form.columns(path, root, where, checked=checked)
-
-    def _by_shard(
-        self, rows: NDArray[np.int64]
-    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield each shard with positions in `rows` and its own row numbers, sorted by shard."""
-        if not rows.size:
-            return
-        if len(self._starts) == 2:
-            yield 0, np.arange(len(rows)), rows
-            return
-        shards = np.searchsorted(self._starts, rows, side="right") - 1
-        if shards.min() == shards.max():
-            yield int(shards[0]), np.arange(len(rows)), rows - self._starts[shards[0]]
-            return
-        order = np.argsort(rows, kind="stable")
-        for places in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
-            shard = int(shards[places[0]])
-            yield shard, places, rows[places] - self._starts[shard]
 
     def _opened_shard(self, number: int) -> dict[str, Any]:
         shard, files = self._shards[number], self._files

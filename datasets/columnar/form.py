@@ -21,6 +21,14 @@ if TYPE_CHECKING:
     from penstock.datasets.columnar.schema import Roles
 
 
+class RowError(ValueError):
+    """A value of a row is missing; the message says which one."""
+
+    def __init__(self, row: int, said: str) -> None:
+        super().__init__(said)
+        self.row = row
+
+
 class TableFile:
     """One open file of a table; threads share it, and its methods raise RecordError.
 
@@ -208,9 +216,9 @@ def _keys(column: Any, name: str) -> list[bytes]:
 def _plain(column: Any, what: str, name: str) -> Any:
     """Return a column without nulls, decoded from its dictionary."""
     if column.null_count:
-        row = column.is_null().index(True).as_py()
-        raise ValueError(
-            f"column {name}: record {row} has no {what} ({column.null_count:,} in all); fill it "
-            f"in, or leave the column out by columns"
+        raise RowError(
+            column.is_null().index(True).as_py(),
+            f"column {name} has no {what} ({column.null_count:,} in all); fill it in, or leave the "
+            f"column out by columns",
         )
     return column.cast(getattr(column.type, "value_type", column.type))

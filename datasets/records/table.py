@@ -12,7 +12,7 @@ import mmap
 import os
 import struct
 import zipfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -354,6 +354,25 @@ def _hash_array(digest: Any, values: NDArray[Any]) -> None:
     dtype = "<f8" if values.dtype.kind == "f" else "<i8"
     for start in range(0, len(values), _CHUNK_ROWS):
         digest.update(np.ascontiguousarray(values[start : start + _CHUNK_ROWS], dtype))
+
+
+def by_part(
+    ends: NDArray[np.int64], rows: NDArray[np.int64]
+) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+    """Yield the parts that hold `rows`, int64 [n]: their number, places in `rows`, and own rows.
+
+    `ends` are the rows up to the end of each part.
+    """
+    if not rows.size:
+        return
+    parts = np.searchsorted(ends, rows, side="right")
+    groups = [np.arange(len(rows))]  # mostly one part
+    if parts.min() != parts.max():
+        order = np.argsort(rows, kind="stable")
+        groups = np.split(order, np.flatnonzero(np.diff(parts[order])) + 1)
+    for places in groups:
+        part = int(parts[places[0]])
+        yield part, places, rows[places] - (ends[part - 1] if part else 0)
 
 
 def tables_of(index: Table) -> dict[tuple[Any, ...], Table]:

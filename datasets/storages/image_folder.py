@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -212,9 +211,11 @@ class ImageFolderWriter(Writer):
     )  # fmt: skip
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Check that all keys can be paths, and that the writer can store the samples."""
+        """Check that all keys are paths of image files, and the samples."""
         keys = list(_all_keys(plan))
-        _refuse_paths(keys)
+        for key in keys:
+            if problem := _problem(key):
+                raise _refusal(f"the key {_shown(key)} {problem}, and it would be a file's path")
         for one, other in pairwise(keys):
             if one >= other:
                 raise _refusal(f"{_shown(other)} stands behind {_shown(one)}, and files are sorted")
@@ -246,24 +247,6 @@ class ImageFolderWriter(Writer):
 def _all_keys(plan: PackPlan) -> Iterator[bytes]:
     for first in range(0, len(plan), _CHUNK):
         yield from plan.index.raw_keys(np.arange(first, min(first + _CHUNK, len(plan))))
-
-
-def _refuse_paths(keys: Sequence[bytes]) -> None:
-    """Refuse keys that are not names of image files, or that may name one file twice."""
-    files: dict[str, bytes] = {}
-    folders: dict[str, bytes] = {}
-    for key in keys:
-        if problem := _problem(key):
-            raise _refusal(f"the key {_shown(key)} {problem}, and it would be a file's path")
-        parent = key.rpartition(b"/")[0]
-        while parent and folders.get(_folded(parent)) != parent:
-            if (other := folders.setdefault(_folded(parent), parent)) != parent:
-                raise _refusal(f"the folders {_shown(other)} and {_shown(parent)} may be one")
-            parent = parent.rpartition(b"/")[0]
-        if (known := files.setdefault(_folded(key), key)) is not key:
-            raise _refusal(f"the files {_shown(known)} and {_shown(key)} may be one")
-    for name in folders.keys() & files.keys():
-        raise _refusal(f"{_shown(files[name])} would be a file and a folder")
 
 
 def _problem(key: bytes) -> str | None:
@@ -305,12 +288,6 @@ def _content(record: Record, plan: PackPlan) -> bytes:
     if name != folder:
         raise _refusal(f"{record.key!r} is of the class {name!r} and in the folder {folder!r}")
     return bytes(image)
-
-
-def _folded(path: bytes) -> str:
-    """Fold a path as file systems may: equal results may be one file."""
-    text = path.decode("utf-8", "surrogateescape")
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
 
 
 def _shown(key: bytes) -> str:

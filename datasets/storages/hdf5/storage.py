@@ -19,7 +19,7 @@ from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.file_storage import FileStorage, Form
 from penstock.datasets.records.labels import read_class_names
 from penstock.datasets.records.split_names import SPLIT_OF
-from penstock.datasets.records.table import Table
+from penstock.datasets.records.table import Table, by_part
 from penstock.datasets.storages.hdf5.file import (
     DAMAGE,
     File,
@@ -140,7 +140,7 @@ class Hdf5Storage(FileStorage):
         """
         indices = np.asarray(indices, np.int64)
         found: list[dict[str, Any] | str] = [{} for _ in range(len(indices))]
-        for number, places, rows in self._by_file(self.index.rows(indices)):
+        for number, places, rows in by_part(self._ends, self.index.rows(indices)):
             for name, values in self._values(number, rows):
                 for place, value in zip(places.tolist(), values, strict=True):
                     fields = found[place]
@@ -177,7 +177,7 @@ class Hdf5Storage(FileStorage):
                 if allocate is not None and name == largest:
                     memory = memoryview(allocate(len(rows) * reader.row_bytes))
                 taken[name] = np.ndarray((len(rows), *reader.shape[1:]), reader.native, memory)
-            for number, places, inside in self._by_file(rows):
+            for number, places, inside in by_part(self._ends, rows):
                 for name, out in taken.items():
                     self._samples(number).fields[name].gather(places, inside, out)
         except DAMAGE:
@@ -248,15 +248,6 @@ class Hdf5Storage(FileStorage):
                     yield name, reader.values(rows)
         except DAMAGE as error:
             yield self._files.names[number], [RecordError(str(error))] * len(rows)
-
-    def _by_file(
-        self, rows: NDArray[np.int64]
-    ) -> list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Split rows by file: its number, their places in `rows`, and their rows in the file."""
-        numbers = np.searchsorted(self._ends, rows, side="right")
-        starts = np.concatenate([[0], self._ends])
-        places = [(int(number), np.flatnonzero(numbers == number)) for number in np.unique(numbers)]
-        return [(number, where, rows[where] - starts[number]) for number, where in places]
 
 
 def _without_sides(table: Table) -> dict[str, NDArray[Any]]:
