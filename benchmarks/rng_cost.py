@@ -1,6 +1,6 @@
 """What exactness costs: the keyed rng and the plan, per sample of the standard image workload.
 
-The same decoding and the same albumentations stack run with and without them, alternately in
+The same decoding and the same augmentation stack run with and without them, alternately in
 this process: `keyed` sets the generator to every position and takes indices from the plan and
 the sampler; `free` lets one generator run on and takes indices from an array. What is measured is
 the processor's time, which other work on the machine hardly moves.
