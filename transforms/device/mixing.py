@@ -91,8 +91,8 @@ class PairStep(PixelStep):
         for field in self.refused:
             if field in rows.fields:
                 raise ValueError(
-                    f"{prefix}: the batch has {field}, for which a mixture of two images has no "
-                    f"meaning; set {prefix}=null, or drop them with dataset.keys={{{field}:null}}"
+                    f"{prefix}: the batch has {field}, for which mixing two images is undefined; "
+                    f"set {prefix}=null, or drop them with dataset.keys={{{field}:null}}"
                 )
         label = rows.fields.get("label")
         if label is None and any(field in rows.fields for field in ("boxes", *_BLENDED)):
