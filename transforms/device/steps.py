@@ -146,10 +146,11 @@ class PixelStep(DeviceStep):
             return self.arrays(value, draws)
         import torch
 
-        if value.device.type == "cpu" and value.dtype is not torch.bfloat16:
-            draws = {name: np.asarray(draw) for name, draw in draws.items()}
-            return torch.from_numpy(self.arrays(value.detach().numpy(), draws))
-        return self.tensors(value, {name: torch.as_tensor(draw) for name, draw in draws.items()})
+        if value.device.type != "cpu" or value.dtype is torch.bfloat16:
+            draws = {name: torch.as_tensor(draw) for name, draw in draws.items()}
+            return self.tensors(value, draws)
+        draws = {name: np.asarray(draw) for name, draw in draws.items()}
+        return torch.from_numpy(self.arrays(value.detach().numpy(), draws))
 
 
 class StepChain:
