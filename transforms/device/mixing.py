@@ -12,7 +12,15 @@ from penstock.core.contracts import BatchTransformCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import Batch
 from penstock.transforms.device.draws import symmetric_beta, uniforms
-from penstock.transforms.device.steps import Draws, PixelStep, Rows, joined, like, rows_at_once
+from penstock.transforms.device.steps import (
+    Draws,
+    PixelStep,
+    Rows,
+    is_float,
+    joined,
+    like,
+    rows_at_once,
+)
 from penstock.transforms.device.windows import inside
 
 if TYPE_CHECKING:
@@ -97,7 +105,7 @@ class PairStep(PixelStep):
         label = rows.fields.get("label")
         if label is None and any(field in rows.fields for field in ("boxes", *_BLENDED)):
             return
-        if label is None or np.ndim(label) != 1 or np.asarray(label).dtype.kind == "f":
+        if label is None or isinstance(label, list) or label.ndim != 1 or is_float(label):
             raise ValueError(
                 f"{prefix}: needs a label for each image, int64 [B], and the batch has "
                 f"{'none' if label is None else 'another'}; set {prefix}=null"

@@ -238,8 +238,14 @@ def apply_steps(steps: Sequence[BatchTransform], batch: Batch, draws: Sequence[D
 
 def is_planes(value: Any) -> bool:
     """Return whether images are float [B, C, H, W] rather than [B, H, W, C]."""
-    array = isinstance(value, np.ndarray)
-    return value.ndim == 4 and (value.dtype.kind == "f" if array else value.is_floating_point())
+    return value.ndim == 4 and is_float(value)
+
+
+def is_float(value: Any) -> bool:
+    """Return whether an array or tensor has floats."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind == "f"
+    return bool(value.is_floating_point())
 
 
 def joined(parts: Sequence[Any]) -> Any:
