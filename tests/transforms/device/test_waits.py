@@ -60,6 +60,19 @@ def test_no_step_waits_for_its_device(name, layout):
     assert one.is_meta
 
 
+@pytest.mark.parametrize("name", [*STEPS, *MOVERS])
+def test_a_direct_call_waits_for_copies_of_small_fields_alone(name):
+    given = batch()
+    if name == "random_resized_crop":
+        boxes = torch.tensor([[0.0, 0, 9, 9]] * 32).split(1)
+        given |= {"boxes": [*boxes], "keypoints": torch.ones(32, 2, 3)}
+    with waits() as found:
+        result = named(name)(on_meta(given))
+    assert {kind for kind, _ in found} == {"copy"}
+    moved = [result[field] for field in ("image", "label", "keypoints") if field in result]
+    assert all(one.is_meta for one in [*moved, *result.get("boxes", [])])
+
+
 def whole_stack():
     steps = [named(name) for name in ("random_resized_crop", "random_flip", "color_jitter")]
     steps += [step("mixup", p=0.5, called="mixup"), step("cutmix"), Normalize()]
