@@ -146,7 +146,8 @@ class PixelStep(DeviceStep):
             return self.arrays(value, draws)
         import torch
 
-        if value.device.type != "cpu" or value.dtype is torch.bfloat16:
+        half = value.is_floating_point() and value.itemsize < 4  # which OpenCV cannot resize
+        if half or value.device.type != "cpu":
             draws = {name: torch.as_tensor(draw) for name, draw in draws.items()}
             return self.tensors(value, draws)
         draws = {name: np.asarray(draw) for name, draw in draws.items()}

@@ -125,6 +125,18 @@ def test_the_arithmetic_for_devices_gives_the_same(name, layout):
     assert torch.equal(given["image"], before)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", STEPS)
+def test_floats_of_other_widths_get_the_same(name, dtype):
+    options = {"value": 0.0} if name == "random_erasing" else {}
+    given = as_floats(batch())
+    result = step(name, **options)({**given, "image": given["image"].to(dtype)})["image"]
+    expected = step(name, **options)(given)["image"]
+    assert result.dtype == dtype
+    away = (result.float() - expected).abs()
+    assert away.mean() < 0.02 and (dtype is not torch.float64 or away.max() < 1e-5)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", STEPS)
