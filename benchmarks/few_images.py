@@ -10,24 +10,21 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.contracts import Storage
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.records.index import Index, write_index
+from penstock.datasets.records.table import Table, numbered
 
 
 def write_few_images(path: Path, *, count: int, classes: int = 100) -> None:
     """Write the index of `count` records at `path`."""
-    write_index(
-        path,
-        key_pattern="image_{:09d}.jpg",
-        count=count,
-        columns={"label": (np.arange(count) % classes).astype(np.int32)},
-        class_names=[f"class {number}" for number in range(classes)],
-    )
+    labels = (np.arange(count) % classes).astype(np.int32)
+    names = [f"class {number}" for number in range(classes)]
+    Table(numbered(count, "image_{:09d}.jpg"), {"label": labels}, names).write(path)
 
 
 @register("storage", "few_images")
-class FewImages:
+class FewImages(Storage):
     """Records whose image is the file of that number, modulo the number of files.
 
     Args:
@@ -36,11 +33,8 @@ class FewImages:
     """
 
     def __init__(self, path: str, images: str) -> None:
-        self.index = Index.open(path)
+        self.index = Table.open(path)
         self._images = [file.read_bytes() for file in sorted(Path(images).iterdir())]
-
-    def __len__(self) -> int:
-        return len(self.index)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read the records at `indices`, int64 [n]."""
@@ -50,7 +44,3 @@ class FewImages:
             Record(i, key, {"image": self._images[i % len(self._images)], "label": label})
             for i, key, label in zip(indices.tolist(), keys, labels, strict=True)
         ]
-
-    def fingerprint(self) -> str:
-        """The index's."""
-        return self.index.fingerprint()

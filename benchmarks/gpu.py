@@ -648,7 +648,8 @@ def main() -> int:
         scale = replace(scale, workers=arguments.workers)
     device = torch.device("cpu") if arguments.cpu else torch.device("cuda", 0)
     arguments.out.mkdir(parents=True, exist_ok=True)
-    os.environ["PYTHONPATH"] = str(ROOT / "src")
+    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     torch.backends.cudnn.benchmark = True
     name = "no GPU: a trial run" if arguments.cpu else torch.cuda.get_device_name(device)
     cores = len(os.sched_getaffinity(0))

@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.core.contracts import Dataset
 from penstock.core.rng import KeyedRng, Stream
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 
 
 class PreparedImages(Dataset):
@@ -24,7 +24,7 @@ class PreparedImages(Dataset):
     def __init__(self, path: Path, crop: int) -> None:
         self.path, self.crop = path, crop
         self._images: Any = None
-        self.index = MemoryIndex([f"{n}" for n in range(len(self))])
+        self.index = Table([f"{n}" for n in range(len(self))])
 
     @property
     def images(self) -> Any:

@@ -23,6 +23,8 @@ import numpy as np
 from harness import markdown, reply, run_cell, stop_when_terminated
 from machine import describe
 
+from penstock.core.contracts import Storage
+
 ROOT = Path(__file__).resolve().parents[1]
 RANKS, EACH = 1024, 64
 LARGEST = {"weighted": 8}  # a table of 16 bytes for each record
@@ -127,17 +129,11 @@ def _pack(scratch: Path, count: int) -> None:
     write_storage(MemmapWriter(), scratch / "memmap", _Decoded(source))
 
 
-class _Decoded:
+class _Decoded(Storage):
     """Decoded images of a storage."""
 
     def __init__(self, storage: Any) -> None:
         self._storage, self.index = storage, storage.index
-
-    def __len__(self) -> int:
-        return len(self._storage)
-
-    def fingerprint(self) -> str:
-        return str(self._storage.fingerprint())
 
     def read(self, indices: Any) -> list[Any]:
         records = self._storage.read(indices)

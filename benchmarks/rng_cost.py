@@ -1,6 +1,6 @@
 """What exactness costs: the keyed rng and the plan, per sample of the standard image workload.
 
-The same decoding and the same albumentations stack run with and without them, alternately in
+The same decoding and the same augmentation stack run with and without them, alternately in
 this process: `keyed` sets the generator to every position and takes indices from the plan and
 the sampler; `free` lets one generator run on and takes indices from an array. What is measured is
 the processor's time, which other work on the machine hardly moves.
@@ -22,8 +22,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from penstock.core.rng import KeyedRng
 from penstock.core.sample import Record
-from penstock.pipeline.build import build, build_transform
+from penstock.pipeline.build import build_transform
 from penstock.pipeline.config.compose import compose
+from penstock.pipeline.instantiate import build
 from penstock.pipeline.loader.plan import BatchPlan
 from penstock.pipeline.samplers.random import RandomSampler
 

@@ -22,9 +22,10 @@ sys.path.insert(0, str(ROOT))
 import numpy as np  # noqa: E402
 import simplejpeg  # noqa: E402
 
+from penstock.core.contracts import Storage  # noqa: E402
 from penstock.core.sample import Record  # noqa: E402
 from penstock.datasets.map_dataset import MapDataset  # noqa: E402
-from penstock.datasets.records.memory_index import MemoryIndex  # noqa: E402
+from penstock.datasets.records.table import Table  # noqa: E402
 from penstock.pipeline.collates.stack import stack  # noqa: E402
 from penstock.pipeline.loader.loader import Loader  # noqa: E402
 from penstock.pipeline.loader.settings import LoaderSettings  # noqa: E402
@@ -35,17 +36,14 @@ from penstock.transforms.decode.raw import make_raw_decoder  # noqa: E402
 SAMPLES, BATCH = 8_192, 512
 
 
-class Memory:
+class Memory(Storage):
     """Small images by number."""
 
     def __init__(self, images: Any) -> None:
         self._images = images
-        self.index = MemoryIndex([str(n) for n in range(SAMPLES)], {}, ())
+        self.index = Table([str(n) for n in range(SAMPLES)], {}, ())
 
-    def __len__(self) -> int:
-        return SAMPLES
-
-    def read(self, indices: Any) -> list[Record]:
+    def read(self, indices: Any) -> list[Record]:  # type: ignore[override]
         """Records of views."""
         return [Record(n, "", {"image": self._images[n]}) for n in indices.tolist()]
 

@@ -112,19 +112,6 @@ def write_npy(array: NDArray[Any]) -> bytes:
     return file.getvalue()
 
 
-def taken_rows(
-    array: NDArray[Any], rows: NDArray[np.int64], allocate: Callable[[int], Any] | None
-) -> NDArray[Any]:
-    """Return `rows`, int64 [n], of `array`, in `allocate`d memory if given."""
-    out = None
-    if allocate is not None:
-        count = rows.size * array[:1].size
-        memory = allocate(rows.size * array[:1].nbytes)
-        out = np.frombuffer(memory, array.dtype, count).reshape(rows.size, *array.shape[1:])
-    # The default mode would copy through a buffer.
-    return np.take(array, rows, axis=0, out=out, mode="clip")
-
-
 def look_at_header(
     file: IO[bytes],
     size_bytes: int,

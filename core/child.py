@@ -1,7 +1,7 @@
-"""The program of a child process: call what its parent sends, and end with the parent.
+"""The program of a child process: call the parent's function, and end with the parent.
 
-It is started as ``python -P -m penstock.core.child`` by `core.processes.ChildProcess`. The
-program's main module is not run again, so that scripts need no ``__main__`` guard.
+`core.processes.ChildProcess` starts it as ``python -P -m penstock.core.child``. The main module
+does not run again, so scripts need no ``__main__`` guard.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main() -> None:
-    """Call the target that the parent sends with the connection to the parent."""
+    """Call the target that the parent sends, with the connection to the parent."""
     descriptor, parent, starter_stays = map(int, sys.argv[1:])
     leave_signals_to_parent()
     _end_with(parent, starter_stays=bool(starter_stays))
@@ -40,22 +40,20 @@ def leave_signals_to_parent() -> None:
     The main process needs the batches of its last step, and ends its children itself.
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    # Neither ignored nor blocked: commands that a data set starts would inherit that.
+    # Neither ignored nor blocked, which the commands of a data set would inherit.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
     signal.siginterrupt(signal.SIGTERM, False)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
 def _end_with(parent: int, *, starter_stays: bool) -> None:
-    """End this process when its parent has ended.
+    """End this process when process `parent` has ended.
 
-    Args:
-        parent: Process id of the parent.
-        starter_stays: The thread that started this process lives as long as the parent, so that
-            the system may end this process with it, even in the middle of a call.
+    `starter_stays`: the thread that started this process lives as long as the parent. Linux may
+    then kill this process even in the middle of a call.
     """
     if sys.platform != "linux":
-        return  # the connection ends
+        return  # the end of the connection ends this process
     if starter_stays:
         ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:

@@ -5,9 +5,9 @@
 Objects that cross to another process pickle as their constructor arguments. They open their
 handles on first use in the process that uses them, and work under fork, spawn and forkserver.
 
-`Dataset`, `StreamDataset` and `Decoder` are base classes: extend them and override their defaults.
-Other components declare optional abilities in ``capabilities``, an attribute or property that holds
-the frozen class of their group::
+`Storage`, `Writer`, `Source`, `Dataset`, `StreamDataset` and `Decoder` are base classes: extend
+them and override their defaults. Other components declare optional abilities in ``capabilities``,
+an attribute or property that holds the frozen class of their group::
 
     @register("sampler", "pairs")
     class PairSampler:
@@ -26,7 +26,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from penstock.core.sample import (
     MAX_RECORD_BYTES,
@@ -108,15 +108,40 @@ class Index(ABC):
         return [key.encode("utf-8", "surrogateescape") for key in self.keys(indices)]
 
 
-@runtime_checkable
-class Storage(Protocol):
-    """Random access to the records of a data set."""
-
-    def __len__(self) -> int: ...
+class Ranks(Protocol):
+    """An array that pickles as the path of its file."""
 
     @property
-    def index(self) -> Index: ...
+    def array(self) -> Int64Array:
+        """The rank of each record, int64 [n], from 0."""
 
+
+class Storage(ABC):
+    """Random access to the records of a data set.
+
+    A storage whose class has ``parts_inside`` may hold several parts in one file: the method takes
+    a path, and returns the paths of ``train``, ``val`` and optionally ``test`` inside, or None.
+
+    Attributes:
+        index: Metadata of the records.
+        column_fields: The fields of every record, in order, if `take` reads them as columns: each
+            has one shape and dtype. Empty without columns.
+        reads_urls: The class reads URLs by itself; for other classes the files are copied first.
+        is_remote: Records come from a URL, and the index notices when one changes, so that a cache
+            may keep them.
+        max_record_bytes: The maximum size of a record; larger records are bad.
+    """
+
+    index: Index
+    column_fields: tuple[str, ...] = ()
+    reads_urls: ClassVar[bool] = False
+    is_remote: bool = False
+    max_record_bytes: int = MAX_RECORD_BYTES
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    @abstractmethod
     def read(self, indices: Int64Array) -> list[Record | BadRecord]:
         """Read the records at `indices`, int64 [n], in that order.
 
@@ -125,14 +150,7 @@ class Storage(Protocol):
 
     def fingerprint(self) -> str:
         """Return a hash of the data's content; equal for a copy at another path."""
-
-
-class ColumnStorage(Storage, Protocol):
-    """A storage whose records share their fields; a field has one shape and dtype."""
-
-    @property
-    def fields(self) -> tuple[str, ...]:
-        """The field names of every record, in order."""
+        return self.index.fingerprint()
 
     def take(
         self,
@@ -149,61 +167,34 @@ class ColumnStorage(Storage, Protocol):
         Return None if a record is bad; ``read`` reports the record and the cause. Return None, also
         for empty `indices`, if these fields cannot be read as columns.
         """
+        return None
+
+    def held_bytes(self, indices: Int64Array) -> Array | None:
+        """Return the memory of each record after reading, integers [n], or None if unknown.
+
+        Records that are views of a mapped file take 0 bytes.
+        """
+        if "size_bytes" in self.index.columns:
+            return self.index.values("size_bytes", indices)
+        return None
+
+    def shards(self) -> Int64Array | None:
+        """Return the first record of each shard, int64 [s], ascending, or None.
+
+        A shard is a file or a row group that is best read as a whole.
+        """
+        return None
+
+    def keep_most_used(self, ranks: Ranks) -> None:
+        """Take a hint before the first read: records ranked by expected access count."""
+        return
+
+    def state(self) -> Any:
+        """Return plain values that change with any field of a record, or None if unknown."""
+        return None
 
 
-class Ranks(Protocol):
-    """An array that pickles as the path of its file."""
-
-    @property
-    def array(self) -> Int64Array:
-        """The rank of each record, int64 [n], from 0."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StorageCapabilities:
-    """Capabilities of a storage.
-
-    Attributes:
-        columns: The column reader: the storage itself or the wrapped one.
-        held_bytes: Sizes of records in memory, where the index's ``size_bytes`` would be wrong.
-            Records that are views of a mapped file have size 0.
-        shards: Returns the first record of each shard, int64 [s], ascending. A shard is a file or a
-            row group that is best read as a whole.
-        reads_copies: The storage reads local copies of remote files.
-        keep_most_used: Cache hint, before the first read: records ranked by expected access count.
-        wraps: The wrapped storage.
-    """
-
-    columns: ColumnStorage | None = None
-    held_bytes: Sizes | None = None
-    shards: Callable[[], Int64Array] | None = None
-    reads_copies: bool = False
-    keep_most_used: Callable[[Ranks], None] | None = None
-    wraps: Storage | None = None
-
-
-@runtime_checkable
-class PartedStorage(Protocol):
-    """A storage class for files that can hold several parts of a data set."""
-
-    @staticmethod
-    def parts_inside(path: str) -> dict[str, str] | None:
-        """Return the paths of ``train``, ``val`` and optionally ``test`` inside a file."""
-
-
-@runtime_checkable
-class UrlReader(Protocol):
-    """A storage or source class that declares whether it reads URLs.
-
-    The framework first downloads the files for every other class.
-    """
-
-    @property
-    def reads_urls(self) -> bool:
-        """Whether the class reads URLs by itself."""
-
-
-class Writer(Protocol):
+class Writer(ABC):
     """Writes records in the format of the storage with the same name.
 
     `pack` splits the records into parts and writes several parts at a time, in any process. It
@@ -216,31 +207,27 @@ class Writer(Protocol):
     ValueError for records that the format cannot hold, in `begin` if the plan's samples show it.
 
     docs/architecture.md has a complete example with a file and a table for each part.
+
+    Attributes:
+        version: Version of the format; `pack` resumes only parts of the same version.
+        part_records: The maximum number of records in a part.
+        part_bytes: The maximum bytes of a part, by ``size_bytes`` of the source's index.
+        cannot_hold: The kinds of fields that the format refuses, from `core.parts.KINDS`.
+        storage_arguments: The arguments, other than the path, that the storage needs to read the
+            result.
     """
 
-    @property
-    def version(self) -> int:
-        """Version of the format; `pack` resumes only parts of the same version."""
-
-    @property
-    def part_records(self) -> int:
-        """The maximum number of records in a part."""
-
-    @property
-    def part_bytes(self) -> int:
-        """The maximum size of a part in bytes, by the ``size_bytes`` of the source's index."""
-
-    @property
-    def cannot_hold(self) -> frozenset[str]:
-        """The kinds of fields that the format refuses, from `core.parts.KINDS`."""
-
-    @property
-    def storage_arguments(self) -> Mapping[str, Any]:
-        """The arguments, other than the path, that the storage needs to read the result."""
+    version: int = 1
+    part_records: int = 10_000
+    part_bytes: int = 1 << 28
+    cannot_hold: frozenset[str] = frozenset()
+    storage_arguments: Mapping[str, Any] = MappingProxyType({})
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
         """Prepare the folder; called at every start, when finished parts may exist."""
+        return
 
+    @abstractmethod
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
     ) -> Written:
@@ -248,9 +235,11 @@ class Writer(Protocol):
 
     def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
         """Add a part's spooled files, in one process and in order; called again after a kill."""
+        return
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
         """Write the files that all parts share; called again after a kill."""
+        return
 
 
 # Annotations: label files that add fields to records.
@@ -368,7 +357,7 @@ class Decoder(ABC):
 
     Attributes:
         unchanged: Fields pass unchanged.
-        columns: Decodes many records at once. Takes the columns of `ColumnStorage.take` and returns
+        columns: Decodes many records at once. Takes the columns of `Storage.take` and returns
             the sample fields without ``index`` and ``key``, or None if a record is bad.
         defer: Decodes all but the image, which stays pending until a transform draws its crop.
         whole_image: Decodes an image to uint8 [H, W, C], which the decoder itself passes through
@@ -417,7 +406,7 @@ class FittedDecoder(Decoder):
         """Compute the statistics of all rows, as plain values; raise ValueError without rows.
 
         Args:
-            chunks: Columns by field, some rows at a time: a column of `ColumnStorage.take`, or a
+            chunks: Columns by field, some rows at a time: a column of `Storage.take`, or a
                 list with None for rows without the field.
             where: Name of the data in messages.
         """
@@ -564,7 +553,7 @@ class Dataset(AnyDataset):
     ) -> dict[str, Any] | None:
         """Return the result of ``fetch`` as columns: arrays [n, ...], lists or `Keys`.
 
-        Return None if samples must be made one by one. For `allocate` see `ColumnStorage.take`.
+        Return None if samples must be made one by one. For `allocate` see `Storage.take`.
         """
         return None
 

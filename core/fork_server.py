@@ -1,7 +1,7 @@
 """Keep multiprocessing's fork server alive when SIGTERM reaches every process of a job.
 
-The fork server imports this module before it forks. Its children end by SIGTERM as usual, unless
-they set a handler.
+The fork server imports this module before it forks. Its children still end by SIGTERM, unless they
+set a handler.
 """
 
 from __future__ import annotations

@@ -163,12 +163,7 @@ def written_column(summaries: Sequence[PartSummary], name: str) -> NDArray[Any]:
 
 def written_keys(plan: PackPlan, summaries: Sequence[PartSummary]) -> list[bytes]:
     """Return the keys of the result in order, as bytes."""
-    return raw_keys(plan.index, written_rows(summaries))
-
-
-def raw_keys(index: Index, rows: NDArray[np.int64]) -> list[bytes]:
-    """Return keys of an index as bytes, even if they are not valid UTF-8."""
-    return index.raw_keys(rows)
+    return plan.index.raw_keys(written_rows(summaries))
 
 
 def _joined(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:

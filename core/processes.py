@@ -1,4 +1,4 @@
-"""Child processes: interpreters of their own that end with the process that started them."""
+"""Child processes: new interpreters that end with the process that started them."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import Any
 
 START_S = 60.0
-"""A start that takes longer, and longer than an answer may, counts as hanging."""
+"""Time limit of a start, if longer than the limit of an answer."""
 
 _REAP_S = 10.0
 
 
 class ProcessEndedError(RuntimeError):
-    """A process ended before it answered; says how."""
+    """A process ended before it answered."""
 
 
 def pickled(value: Any, *, what: str, remedy: str) -> bytes:
@@ -33,7 +33,7 @@ def pickled(value: Any, *, what: str, remedy: str) -> bytes:
     Args:
         value: The value.
         what: Name of the value in messages.
-        remedy: What to do where the value does not pickle.
+        remedy: Remedy in the message if the value does not pickle.
 
     Raises:
         ValueError: The value does not pickle.
@@ -50,19 +50,17 @@ def pickled(value: Any, *, what: str, remedy: str) -> bytes:
 
 
 class ChildProcess:
-    """A Python process and the connection to it.
-
-    It does nothing before `begin`, so that it can be started before there is something to do.
+    """A Python process and the connection to it; idle until `begin`.
 
     Args:
         module: Module that the process runs.
-        message_timeout_s: Reading or writing a message fails after so long.
-        starter_stays: The calling thread lives until the process is ended.
+        message_timeout_s: Time limit of sending or receiving a message.
+        starter_stays: The calling thread lives until the process ends.
         descriptors: File descriptors that the process inherits.
 
     Attributes:
-        connection: Our end.
-        sentinel: Can be read when the process has ended.
+        connection: The parent's end of the connection.
+        sentinel: Becomes readable when the process ends.
     """
 
     def __init__(
@@ -79,7 +77,7 @@ class ChildProcess:
             command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
             command += [str(self._starter), str(int(starter_stays))]
             try:
-                with _signals_blocked():  # until the process can take care of them
+                with _signals_blocked():  # until the process has handlers
                     self.process = subprocess.Popen(
                         command,
                         stdin=subprocess.DEVNULL,
@@ -91,20 +89,20 @@ class ChildProcess:
                 raise
         self.connection = Connection(ours.detach())
         self.sentinel: Any = self.connection
-        with suppress(AttributeError, OSError):  # not Linux, or it has ended
+        with suppress(AttributeError, OSError):  # not Linux, or the process has ended
             self.sentinel = os.pidfd_open(self.process.pid)
         self._message_timeout_s = message_timeout_s
 
     def begin(self, data: bytes) -> None:
-        """Let it call a function.
+        """Let the process call a function.
 
         Args:
-            data: Pickled pair of a function and its arguments; the function is called with the
-                other end of the connection before the arguments.
+            data: Pickled pair of a function and its arguments. The function receives the child's
+                end of the connection before the arguments.
         """
         if self._message_timeout_s is not None:
             _limit_waiting(self.connection, start_patience(self._message_timeout_s))
-        with suppress(OSError):  # it ended or hangs, which its reader notices
+        with suppress(OSError):  # the reader notices a process that ended or hangs
             self.connection.send((sys.path, sys.argv))
             self.connection.send_bytes(data)
         if self._message_timeout_s is not None:
@@ -112,23 +110,23 @@ class ChildProcess:
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id."""
         return self.process.pid
 
     @property
     def is_own(self) -> bool:
-        """Whether this process started it, rather than one that this process is a fork of."""
+        """Whether this process started it; False in a fork of the process that did."""
         return self._starter == os.getpid()
 
     @property
     def exit_code(self) -> int | None:
-        """Its exit code, negative for a signal; None while it runs."""
+        """Exit code, negative for a signal; None while the process runs."""
         return self.process.poll()
 
     def end(self) -> None:
-        """Kill it, if it still runs, and wait until it is gone; twice does no harm.
+        """Kill the process and wait for its end. Safe to call twice.
 
-        A fork of the process that started it only closes its copy of the connection.
+        In a fork of the process that started it, only close the connection.
         """
         self.connection.close()
         sentinel, self.sentinel = self.sentinel, self.connection
@@ -137,18 +135,14 @@ class ChildProcess:
         if not self.is_own:
             return
         self.process.kill()
-        with suppress(subprocess.TimeoutExpired):  # it is within the kernel
+        with suppress(subprocess.TimeoutExpired):  # the process is stuck in the kernel
             self.process.wait(_REAP_S)
 
 
 def call_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a process of its own.
+    """Call a function in a new process; return its result.
 
-    Returns:
-        What it returns.
-
-    Raises:
-        ProcessEndedError: The process died, or the function raised, whose traceback it printed.
+    Raise ProcessEndedError if the process died or the function raised, with a printed traceback.
     """
     data = pickled((_answer_call, (function, arguments)), what=f"{function}", remedy="")
     with interrupts_held():
@@ -172,12 +166,12 @@ def _answer_call(theirs: Connection, function: Callable[..., Any], given: Sequen
 
 
 def ending_of(code: int) -> str:
-    """Say how a process ended, by its exit code: ``exit code 3`` or ``signal SIGKILL``."""
+    """Describe how a process ended, by its exit code: ``exit code 3`` or ``signal SIGKILL``."""
     return f"exit code {code}" if code >= 0 else f"signal {signal_name(-code)}"
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal; real-time signals have none of their own."""
+    """Return the name of a signal; real-time signals get ``SIGRTMIN+n``."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -186,11 +180,11 @@ def signal_name(number: int) -> str:
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Start threads and processes with SIGINT blocked: Ctrl-C is for the main thread alone.
+    """Block SIGINT while threads and processes start: only the main thread handles Ctrl-C.
 
-    A Ctrl-C meanwhile arrives when the block is left, so that what was started is known to
-    its owner. Blocking the signal does not do that: another thread may receive it, and
-    Python lets the main thread handle it all the same.
+    A Ctrl-C in between arrives after the block, when the owner knows what it started. Blocking the
+    signal alone is not enough: another thread may receive it, and Python still runs the handler in
+    the main thread.
     """
     handler = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread() and handler is not None
@@ -218,15 +212,15 @@ def _signals_blocked() -> Iterator[None]:
 
 
 def start_patience(timeout_s: float) -> float:
-    """Seconds that a start may take, where an answer may take `timeout_s`."""
+    """Return the time limit of a start, in seconds, for answers limited to `timeout_s`."""
     return max(START_S, timeout_s)
 
 
 def _limit_waiting(channel: Connection, timeout_s: float) -> None:
-    """Let reads and writes on a connection fail where a stopped process would block them."""
+    """Limit the time of reads and writes on a connection, which a stopped process would block."""
     seconds, rest = divmod(timeout_s, 1)
     limit = struct.pack("ll", int(seconds), int(rest * 1e6))
-    its_socket = socket.socket(fileno=os.dup(channel.fileno()))  # the connection behind is the same
+    its_socket = socket.socket(fileno=os.dup(channel.fileno()))  # shares the connection
     with its_socket:
         its_socket.setblocking(True)  # despite a program's socket.setdefaulttimeout
         its_socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -234,11 +228,11 @@ def _limit_waiting(channel: Connection, timeout_s: float) -> None:
 
 
 _MOST_WORKERS = 32
-"""More workers than this are a choice: each holds batches in memory."""
+"""Default limit of workers; each has batches in memory."""
 
 
 def usable_cores() -> int:
-    """Count the cores that this process may run on: its affinity, within its container's quota."""
+    """Count the cores of this process: its affinity, within its container's quota."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     quota = _quota_of(Path("/sys/fs/cgroup"))
     return cores if quota is None else max(1, min(cores, quota))
@@ -258,10 +252,10 @@ def _quota_of(cgroup: Path) -> int | None:
 
 
 def default_workers() -> int:
-    """Count workers for ``loader.num_workers=auto``: this rank's share of the cores, at most 32."""
+    """Return the workers for ``num_workers=auto``: this rank's share of the cores, up to 32."""
     return max(1, min(usable_cores() // local_ranks(), _MOST_WORKERS))
 
 
 def local_ranks() -> int:
-    """Count the ranks of this job on this machine."""
+    """Return the number of this job's ranks on this machine."""
     return max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

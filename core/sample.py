@@ -116,22 +116,6 @@ def too_large(size_bytes: int, max_bytes: int) -> str:
     )
 
 
-# Real data compresses less: images not at all, tables and texts by a factor of 2 to 10.
-_MOST_INFLATED = 16
-_HARMLESS_BYTES = 1 << 26
-
-
-def inflated_too_large(size_bytes: int, stored_bytes: int, max_bytes: int) -> str | None:
-    """Return a message for data that decompresses to an implausible size, else None.
-
-    `size_bytes` is the size in memory and `stored_bytes` the size in the file. Small data, and
-    data that is compressed by a plausible factor, may exceed `max_bytes`.
-    """
-    if size_bytes <= max(max_bytes, _HARMLESS_BYTES, _MOST_INFLATED * stored_bytes):
-        return None
-    return f"is compressed to {stored_bytes:,} bytes and {too_large(size_bytes, max_bytes)}"
-
-
 @dataclass(frozen=True, slots=True)
 class BadRecord:
     """A record that cannot be read; other records of the same read are unaffected.
@@ -176,36 +160,37 @@ class Keys:
     rebuild sequences item by item.
 
     Args:
-        values: The strings, or with `pattern` their numbers, int64 [n].
+        values: The strings, or with `pattern` their numbers, int64 [n] or a range.
         pattern: A `str.format` pattern for one number, such as ``{}`` or ``row{:08}``.
     """
 
-    __slots__ = ("_pattern", "_values")
+    __slots__ = ("pattern", "values")
 
-    def __init__(self, values: list[str] | NDArray[np.int64], pattern: str | None = None) -> None:
-        self._values = values
-        self._pattern = pattern
+    def __init__(
+        self, values: list[str] | NDArray[np.int64] | range, pattern: str | None = None
+    ) -> None:
+        self.values: Any = values
+        self.pattern = pattern
 
     def __len__(self) -> int:
-        return len(self._values)
+        return len(self.values)
 
     @overload
     def __getitem__(self, at: int) -> str: ...
     @overload
     def __getitem__(self, at: slice) -> Keys: ...
     def __getitem__(self, at: int | slice) -> str | Keys:
-        values: Any = self._values[at]
+        values = self.values[at]
         if isinstance(at, slice):
-            return Keys(values, self._pattern)
-        made: str = values if self._pattern is None else self._pattern.format(int(values))
+            return Keys(values, self.pattern)
+        made: str = values if self.pattern is None else self.pattern.format(int(values))
         return made
 
     def __iter__(self) -> Iterator[str]:
-        values: Any = self._values
-        if self._pattern is None:
-            return iter(values)
-        show = str if self._pattern == "{}" else self._pattern.format  # str is faster than format
-        return map(show, values.tolist())
+        if self.pattern is None:
+            return iter(self.values)
+        show = str if self.pattern == "{}" else self.pattern.format  # str is faster than format
+        return map(show, self.values if isinstance(self.values, range) else self.values.tolist())
 
     def __eq__(self, other: Any) -> bool:
         return isinstance(other, list | Keys) and list(self) == list(other)

@@ -11,12 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from penstock.core.contracts import (
-    Decoder,
-    Storage,
-    StorageCapabilities,
-    capabilities_of,
-)
+from penstock.core.contracts import Decoder, Storage
 from penstock.core.processes import usable_cores
 from penstock.core.registry import register
 from penstock.datasets.caches.cached_storage import CachedStorage, WholeImages, gives_exact_pixels
@@ -62,8 +57,7 @@ def held_in_memory(
 
     A storage whose columns are mapped or in memory is returned unchanged.
     """
-    columns = capabilities_of(storage, StorageCapabilities).columns
-    if (columns and columns.fields) or not len(storage):
+    if storage.column_fields or not len(storage):
         return storage
     prepare = WholeImages(decode, keys) if gives_exact_pixels(decode) else None
     store = KeepStore(len(storage), memory_limit(_SHARE))

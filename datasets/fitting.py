@@ -21,8 +21,6 @@ from penstock.core.contracts import (
     Decoder,
     FittedDecoder,
     Storage,
-    StorageCapabilities,
-    capabilities_of,
 )
 from penstock.core.sample import Record
 from penstock.datasets.records.index import cached_json
@@ -77,12 +75,9 @@ def _chunks(storage: Storage, stage: DecodeStage) -> Iterator[Mapping[str, Any]]
 
 def _taken(storage: Storage, stage: DecodeStage, rows: NDArray[np.int64]) -> dict[str, Any] | None:
     """Take columns directly from the storage, which is much faster; None if it has none."""
-    columns = capabilities_of(storage, StorageCapabilities).columns
-    if columns is None or not columns.fields:
-        return None
-    taken = columns.take(rows, frozenset(columns.fields))
+    taken = storage.take(rows, frozenset(storage.column_fields)) if storage.column_fields else None
     if taken is None:
         return None
     [key] = storage.index.keys(rows[:1])
-    names = stage.renamed(Record(0, key, {name: name for name in columns.fields}))
+    names = stage.renamed(Record(0, key, {name: name for name in storage.column_fields}))
     return {name: taken[old] for name, old in names.items()}

@@ -6,7 +6,6 @@ import copy
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
@@ -16,14 +15,12 @@ from numpy.typing import NDArray
 from penstock.core.contracts import (
     Allocate,
     Annotations,
-    ColumnStorage,
     Dataset,
     Decoder,
     FittedDecoder,
     Index,
     Sampler,
     Storage,
-    StorageCapabilities,
     Transform,
     TransformCapabilities,
     capabilities_of,
@@ -32,9 +29,7 @@ from penstock.core.registry import register
 from penstock.core.sample import MAX_RECORD_BYTES, BadSample, Record, Sample, TextColumn
 from penstock.core.stage_times import StageTimes
 from penstock.datasets.caches.disk import open_disk_cache
-from penstock.datasets.files.access import is_url
 from penstock.datasets.partners import PartnerStage
-from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.sample_stages import DecodeStage, TransformStage
 
 if TYPE_CHECKING:
@@ -76,8 +71,6 @@ class MapDataset(Dataset):
         seed: int,
         keys: Mapping[str, str | None] | None = None,
     ) -> None:
-        stores = capabilities_of(storage, StorageCapabilities)
-        self._held_bytes = stores.held_bytes
         decodes = Decoder.of(decode)
         changes = capabilities_of(transform, TransformCapabilities)
         self.storage = storage
@@ -91,8 +84,8 @@ class MapDataset(Dataset):
                 changes.partner_counts, seed=seed, num_records=len(storage)
             )
         self._columns: ColumnStage | None = None
-        if stores.columns and changes.unchanged and (decodes.unchanged or decodes.columns):
-            self._columns = ColumnStage(stores, self._decode, decodes)
+        if changes.unchanged and (decodes.unchanged or decodes.columns):
+            self._columns = ColumnStage(storage, self._decode, decodes)
         self.draws_partners = self._partners is not None
         self.global_random = changes.global_random
         self.table = decode if isinstance(decode, FittedDecoder) else None
@@ -193,21 +186,16 @@ class MapDataset(Dataset):
         keys = self.index.key_column(indices)
         return {**columns, "index": indices, "key": keys, "position": positions}
 
-    @property
-    def held_bytes(self) -> Callable[[Int64Array], NDArray[Any] | None] | None:  # type: ignore[override]
-        """Return a function that gives the memory of records, or None if unknown."""
-        held = self._held_bytes
-        if held is None and "size_bytes" in self.index.columns:
-            return partial(self.index.values, "size_bytes")
-        return held
+    def held_bytes(self, indices: Int64Array) -> NDArray[Any] | None:
+        """Return the memory of records, or None if unknown."""
+        return self.storage.held_bytes(indices)
 
 
 class ColumnStage:
     """Takes batches as columns, equal to reading and decoding records one by one."""
 
-    def __init__(self, stores: StorageCapabilities, decode: DecodeStage, decodes: Decoder) -> None:
-        assert stores.columns is not None
-        self._storage: ColumnStorage = stores.columns
+    def __init__(self, storage: Storage, decode: DecodeStage, decodes: Decoder) -> None:
+        self._storage = storage
         self._decode = decode
         self._decode_columns = None if decodes.unchanged else decodes.columns
         self._known: dict[str, str] | None = None
@@ -240,7 +228,7 @@ class ColumnStage:
         return self._known
 
     def _renamed(self) -> dict[str, str]:
-        fields = {name: name for name in self._storage.fields}
+        fields = {name: name for name in self._storage.column_fields}
         try:
             return self._decode.renamed(Record(0, "", fields))
         except ValueError:  # reading a record gives a better message
@@ -250,17 +238,6 @@ class ColumnStage:
 def _listed(values: Any) -> Any:
     """Return texts as a list, with None for missing ones, and numbers unchanged."""
     return values.tolist() if isinstance(values, TextColumn) else values
-
-
-def _is_far(storage: Storage) -> bool:
-    """Return whether records come from a URL, and changes of each record are detected."""
-    while (inner := capabilities_of(storage, StorageCapabilities).wraps) is not None:
-        storage = inner
-    if not isinstance(storage, IndexedStorage):
-        return False
-    if capabilities_of(storage, StorageCapabilities).reads_copies:
-        return False
-    return storage.reads_urls and storage.marks_records and is_url(storage.path)
 
 
 @register("dataset", "map")
@@ -321,7 +298,7 @@ def open_map(
         keys=keys,
         annotations=annotations,
     )
-    if cache is None and _is_far(opened):
+    if cache is None and opened.is_remote:
         cache = open_disk_cache
     if cache is not None:
         opened = cache(storage=opened, decode=decode, keys=keys)

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from penstock.core import contracts
 from penstock.core.contracts import (
-    Index,
     TransformCapabilities,
     capabilities_of,
 )
@@ -25,6 +24,7 @@ from penstock.core.rng import KeyedRng, Stream, philox_words
 from penstock.core.sample import BadSample, Batch, Sample
 from penstock.core.user_errors import is_trouble
 from penstock.datasets.records.labels import are_codes
+from penstock.datasets.records.table import Table, numbered
 from penstock.datasets.streams.runs import Run
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class TorchMapDataset(contracts.Dataset):
             is_val = _is_val(0, self._length, val_fraction)
             self._items = np.flatnonzero(is_val == (split == "val"))
             self._length = self._items.size
-        self.index = TorchIndex(source, self._items, self._length)
+        self.index = _table_of(source, self._items, self._length)
 
     def __len__(self) -> int:
         return self._length
@@ -245,47 +245,21 @@ class TorchStreamDataset(contracts.StreamDataset):
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-class TorchIndex(Index):
-    """Index of a map-style torch Dataset: item numbers, and labels if it has any."""
-
-    def __init__(self, source: TorchSource, items: NDArray[np.int64] | None, length: int) -> None:
-        dataset = source.dataset
-        self._name = source.name
-        self._length = length
-        labels = getattr(dataset, "targets", getattr(dataset, "labels", None))
-        self._labels = _label_column(labels, len(dataset))
-        self.class_names = source.class_names
-        self.columns = ("label",) if self._labels is not None else ()
-        if self.class_names is None and self._labels is not None and self._labels.size:
-            highest = int(self._labels.max())
-            if are_codes(self._labels):
-                raise ValueError(
-                    f"{self._name}: label {highest} is a code, expected class ids; return class "
-                    f"ids from 0 on, or name the classes 0 to {highest} in dataset.classes"
-                )
-            self.class_names = tuple(map(str, range(highest + 1)))
-        if self._labels is not None and items is not None:
-            self._labels = self._labels[items]
-
-    def __len__(self) -> int:
-        return self._length
-
-    def column(self, name: str) -> NDArray[Any]:
-        """Return the labels, int64 [len(self)]."""
-        if name != "label" or self._labels is None:
-            return super().column(name)
-        return self._labels
-
-    def keys(self, indices: NDArray[np.int64]) -> list[str]:
-        """Return the numbers of the items, as strings."""
-        return [str(index) for index in indices.tolist()]
-
-    def fingerprint(self) -> str:
-        """Hash the class, the length and the labels."""
-        digest = hashlib.blake2b(f"{self._name} {self._length}".encode(), digest_size=16)
-        if self._labels is not None:
-            digest.update(np.ascontiguousarray(self._labels).tobytes())
-        return digest.hexdigest()
+def _table_of(source: TorchSource, items: NDArray[np.int64] | None, length: int) -> Table:
+    """Return the table of a map-style torch Dataset: item numbers, and labels if it has any."""
+    dataset, names = source.dataset, source.class_names
+    labels = getattr(dataset, "targets", getattr(dataset, "labels", None))
+    column = _label_column(labels, len(dataset))
+    if names is None and column is not None and column.size:
+        highest = int(column.max())
+        if are_codes(column):
+            raise ValueError(
+                f"{source.name}: label {highest} is a code, expected class ids; return class ids "
+                f"from 0 on, or name the classes 0 to {highest} in dataset.classes"
+            )
+        names = tuple(map(str, range(highest + 1)))
+    columns = {} if column is None else {"label": column if items is None else column[items]}
+    return Table(numbered(length), columns, names, content=source.name)
 
 
 class TorchSource:

@@ -3,10 +3,11 @@
 # fmt: off
 import numpy as np
 
+from penstock.core.contracts import Storage
 from penstock.core.registry import register
 from penstock.core.rng import Stream, philox_words
 from penstock.core.sample import Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 
 
 @register("sampler", "repeated")
@@ -25,15 +26,12 @@ def exposure(sample: dict, rng: np.random.Generator, *, stops: float = 0.5) -> d
     bright = (sample["image"] * 2.0 ** rng.uniform(-stops, stops)).clip(0, 255)
     return {**sample, "image": bright.astype(np.uint8)}
 @register("storage", "npz")
-class Npz:
+class Npz(Storage):
     """Images, uint8 [N, H, W, 3], and labels, int [N], in a file of np.savez; decode=raw."""
     def __init__(self, path: str) -> None:
         self.images, labels = (np.load(path)[name] for name in ("images", "labels"))
         keys, names = (list(map(str, range(n))) for n in (len(labels), labels.max() + 1))
-        self.index, self.labels = MemoryIndex(keys, {"label": labels}, names), labels.tolist()
-        self.fingerprint = self.index.fingerprint
-    def __len__(self) -> int:
-        return len(self.labels)
+        self.index, self.labels = Table(keys, {"label": labels}, names), labels.tolist()
     def read(self, indices: np.ndarray) -> list[Record]:  # noqa: D102
         return [Record(i, str(i), {"image": self.images[i], "label": self.labels[i]})
                 for i in indices.tolist()]

@@ -9,7 +9,7 @@ import numpy as np
 
 from penstock import register
 from penstock.core.contracts import Dataset
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from penstock.datasets.sample_stages import TransformStage
 
 
@@ -30,7 +30,7 @@ class Noise(Dataset):
         self._transform = TransformStage(transform, seed=seed, storage=f"noise {split}")
         self._keys = [f"{split}/{n}" for n in range(count)]
         shades = ["black", "dark", "grey", "light"]
-        self.index = MemoryIndex(self._keys, {"label": np.arange(count) % 4}, shades)
+        self.index = Table(self._keys, {"label": np.arange(count) % 4}, shades)
 
     def __len__(self) -> int:
         return len(self._keys)

@@ -1,1 +1,1 @@
-"""How it runs: configuration, samplers, collates, the loader, training and the commands."""
+"""Configuration, samplers, collates, the loader, training and the commands."""

@@ -1,6 +1,6 @@
-"""Config to what is run: the data, its loader and loggers; `learning.building` makes what learns.
+"""Build data, loaders and loggers from a resolved config that `pipeline.config` has checked.
 
-Everything here takes the plain, resolved config that `pipeline.config` has checked.
+`learning.building` builds models and tasks.
 """
 
 from __future__ import annotations
@@ -9,33 +9,30 @@ import functools
 import importlib
 import inspect
 import types
-from collections.abc import Callable, Collection, Iterable, Mapping, Sized
-from dataclasses import fields, replace
-from enum import Enum
+from collections.abc import Callable, Collection, Mapping, Sized
+from dataclasses import replace
+from itertools import takewhile
 from math import lcm
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal
 
-from penstock.core import contracts, registry
 from penstock.core.contracts import (
     BatchTransformCapabilities,
     SamplerCapabilities,
     Source,
-    StorageCapabilities,
     StreamDataset,
     capabilities_of,
 )
 from penstock.datasets.files.listings import looking_once
-from penstock.datasets.files.passwords import revealed
 from penstock.pipeline.config.components import module_of, register_components
 from penstock.pipeline.config.libraries import (
-    family_of,
     resolve_class,
     resolve_target,
 )
-from penstock.pipeline.config.places import PLACES, TARGETS
+from penstock.pipeline.config.places import TARGETS
 from penstock.pipeline.config.schema import refuse_library_mistakes
+from penstock.pipeline.instantiate import NO_ARGUMENTS, Config, build, build_nested
 from penstock.pipeline.mixes import said_of_source, sources_of
 
 if TYPE_CHECKING:
@@ -52,7 +49,6 @@ if TYPE_CHECKING:
     from penstock.pipeline.samplers.mix import Mixture
 
 
-Config = Mapping[str, Any]
 Split = Literal["train", "val", "test"]
 Classes = Mapping[str, tuple[str, ...]]
 
@@ -62,44 +58,11 @@ _NOT_PIXELS = frozenset(
         "worker_init_fn"
     ).split()
 )
-"""Arguments of a dataset that change no pixel."""
-
-NO_ARGUMENTS = frozenset({"_target_", "_after_"})
-"""Keys of a node that are no arguments of its target."""
-
-
-def build(node: Config, **injected: Any) -> Any:
-    """Make the object that a config node describes.
-
-    Args:
-        node: A mapping with a ``_target_``; nested mappings with one are built first.
-        injected: What is known at run time; passed on by name where the target asks for it.
-
-    Returns:
-        The object; for a function that is the component itself, the function with the node's
-        and the injected arguments bound.
-    """
-    call = resolve_target(node["_target_"])
-    arguments = {k: build_nested(v) for k, v in node.items() if k not in NO_ARGUMENTS}
-    accepted = inspect.signature(call).parameters
-    group = registry.GROUPS.get(node["_target_"].partition("/")[0])
-    if group is not None and group.partial and not inspect.isclass(call):
-        arguments |= {k: v for k, v in injected.items() if k in accepted}
-        return functools.partial(call, **arguments) if arguments else call
-    for name, value in arguments.items():
-        default = accepted[name].default if name in accepted else None
-        if isinstance(default, Enum) and isinstance(value, str):  # a config holds its name
-            arguments[name] = type(default)[value]
-    arguments |= {k: v for k, v in injected.items() if k in accepted}
-    return _call(node, call, arguments.pop("_args_", ()), arguments)
+"""Arguments of a dataset that change no pixels."""
 
 
 def resolve_function(path: str, modules: Collection[str]) -> Callable[..., Any]:
-    """Import the function at a dotted path, which must be defined in one of `modules`.
-
-    Raises:
-        ValueError: There is no such function.
-    """
+    """Import the function at a dotted path; raise ValueError unless one of `modules` defines it."""
     module_name, _, name = path.rpartition(".")
     if module_name not in modules:
         raise ValueError(
@@ -115,104 +78,6 @@ def resolve_function(path: str, modules: Collection[str]) -> Callable[..., Any]:
     return found
 
 
-def _call(node: Config, call: Any, positional: Iterable[Any], arguments: dict[str, Any]) -> Any:
-    """Call a target; what a library says against its arguments becomes one line."""
-    name = node["_target_"]
-    if "/" in name:  # a component's own traceback is of use, and ours have said it in a line
-        made = call(*positional, **arguments)
-        _check_contract(made, name)
-        return made
-    try:
-        return call(*positional, **arguments)
-    except (TypeError, ValueError, ArithmeticError) as error:
-        text = ", ".join(f"{k}={v!r}" for k, v in node.items() if k not in NO_ARGUMENTS)
-        raise ValueError(f"{_key_of(name)}{name}({text}) cannot be made: {_said(error)}") from error
-
-
-def _key_of(target: str) -> str:
-    """Name the key at which a class of a library stands, where there is only one."""
-    family = family_of(target)
-    keys = [key for key, place in PLACES.items() if family and family.name in place.kinds]
-    return f"{keys[0]}: " if keys else ""
-
-
-def _said(error: Exception) -> str:
-    """Put what a library says in one line; of pydantic, what is wrong with each argument."""
-    from pydantic import ValidationError
-
-    told = error.__cause__ or error  # albumentations raises its text anew
-    if isinstance(told, ValidationError):
-        return "; ".join(
-            f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}"
-            for each in told.errors()
-        )
-    return " ".join(str(error).split())
-
-
-_CONTRACTS: dict[str, tuple[Any, Any]] = {
-    "decode": (contracts.Decoder, None),
-    "sampler": (contracts.Sampler, contracts.SamplerCapabilities),
-    "collate": (contracts.Collate, contracts.CollateCapabilities),
-    "task": (contracts.Task, None),
-    "logger": (contracts.Logger, contracts.LoggerCapabilities),
-    "callback": (contracts.Callback, contracts.CallbackCapabilities),
-}
-_SPECIAL = ("__call__", "__len__")
-
-
-def _check_contract(made: Any, target_name: str) -> None:
-    """Refuse what lacks something that its group needs, before anything is done with it.
-
-    Args:
-        made: What the component made.
-        target_name: The component, ``group/name``.
-
-    Raises:
-        ValueError: It lacks something, or has a capability that it does not declare.
-    """
-    group = target_name.partition("/")[0]
-    if group not in _CONTRACTS:
-        return
-    contract, declared = _CONTRACTS[group]
-    needed = [name for name in vars(contract) if name in _SPECIAL or not name.startswith("_")]
-    if inspect.isabstract(contract):
-        needed = sorted(contract.__abstractmethods__)
-    lacking = [name for name in needed if not hasattr(made, name)]
-    what = f"{target_name} ({type(made).__qualname__})"
-    if lacking:
-        raise ValueError(
-            f"{what} has no {', '.join(lacking)}; give it what a {group} has, "
-            f"{', '.join(needed)}: see {contract.__name__} in core/contracts.py"
-        )
-    if inspect.isabstract(contract) and not isinstance(made, contract):
-        own = vars(contract).keys() - {*needed, "of"}
-        if unread := sorted(name for name in own if name[0] != "_" and hasattr(made, name)):
-            raise ValueError(
-                f"{what} has {', '.join(unread)}, which the framework does not read there; extend "
-                f"{contract.__name__} of core/contracts.py, or rename it"
-            )
-    if declared is None or hasattr(made, "capabilities"):
-        return
-    unread = [each.name for each in fields(declared) if hasattr(made, each.name)]
-    if unread:
-        raise ValueError(
-            f"{what} has {', '.join(unread)}, which nobody reads there; declare it: "
-            f"capabilities = {declared.__name__}({unread[0]}=...), see core/contracts.py; or "
-            f"rename what means something else"
-        )
-
-
-def build_nested(value: Any) -> Any:
-    """Make every node in a value of a config, at any depth, the object that it describes."""
-    if isinstance(value, Mapping):
-        if "_target_" in value:
-            return build(value)
-        return {key: build_nested(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(build_nested(item) for item in value)
-    return revealed(value) if isinstance(value, str) else value
-
-
 @looking_once()
 def build_dataset(
     config: Config,
@@ -221,13 +86,13 @@ def build_dataset(
     *,
     located: bool = False,
 ) -> Dataset | StreamDataset:
-    """Build the samples of a split: storage, decoding and the augmentation of that split.
+    """Build the samples of a split: storage, decoding and augmentation.
 
     Args:
         config: A checked config.
         split: The split.
-        classes: Names of the classes by field that are settled already, see `StorageRecipe`.
-        located: Whether samples also say where their image lies in its file, see `LocatedStack`.
+        classes: Known class names by field, see `StorageRecipe`.
+        located: Add the place of each image in its file to samples, see `LocatedStack`.
 
     Raises:
         ConfigError: A class of a library is missing or takes other arguments.
@@ -257,7 +122,7 @@ def _build_dataset(
                 with said_of_source(name):
                     arguments[key][name] = _build_dataset(part, split, classes, located=located)
             retries = [part["dataset"].get("retry_s", 0) for part in sources_of(config).values()]
-            set_retry_s(max(retries))  # of this process, which reads all sources
+            set_retry_s(max(retries))  # one limit per process, which reads all sources
         elif key in ("storage", "source"):
             recipe = _storage_recipe(value, Path(config["data_dir"]))
             arguments[key] = replace(recipe, classes=classes)
@@ -279,9 +144,9 @@ def _build_dataset(
 
 
 def settle(config: Config) -> Config:
-    """Write into a config what the source of a stream finds when it is made, see `Source`.
+    """Return a config with the values that a stream's source finds when it is built, see `Source`.
 
-    What is built of it reads the same in every process, and again after a resume.
+    Every process, and a resumed run, then reads the same data.
     """
     node = config["dataset"].get("source")
     if node is None:
@@ -305,12 +170,12 @@ def settle(config: Config) -> Config:
 
 
 def splits_of(config: Config) -> frozenset[str]:
-    """Find the splits that the data itself has; none where keys decide who validates."""
+    """Return the splits that the data itself has; empty if keys decide who validates."""
     if sources := sources_of(config):
         return frozenset.intersection(*map(splits_of, sources.values()))
     node = config["dataset"]
     part = node.get("storage") or node.get("source")
-    if part is None:  # a torch data set, or a type of the user's
+    if part is None:  # a torch dataset or a user's type
         return frozenset(
             split for split in ("val", "test") if node.get(f"{split}_args") is not None
         )
@@ -320,12 +185,12 @@ def splits_of(config: Config) -> frozenset[str]:
 
 
 def open_storage(config: Config, split: Split) -> Storage:
-    """Open the records of a split alone, as they lie: what packing reads."""
+    """Open the records of a split without decoding, for packing."""
     return storage_opener(config, split)()
 
 
 def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
-    """Make what opens the records of a split, here or, pickled, in another process."""
+    """Return a function that opens the records of a split; it pickles."""
     from penstock.datasets.records.splits import open_split
 
     register_components(config["imports"])
@@ -343,7 +208,7 @@ def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
 
 
 def _storage_recipe(node: Config, data_dir: Path) -> Any:
-    """Make the recipe of a storage or source; demo sets are made here, when asked for by name."""
+    """Make the recipe of a storage or source, and the demo set that it names."""
     from penstock.datasets.demo import made_here
     from penstock.datasets.records.splits import StorageRecipe
 
@@ -355,10 +220,7 @@ def _storage_recipe(node: Config, data_dir: Path) -> Any:
 
 
 def build_transform(config: Config, split: Split, *, located: bool = False) -> Transform:
-    """Build the augmentation stack of a split: ``augment.train`` or ``augment.eval``.
-
-    With `located`, a stack with steps also says where each image lies in its file.
-    """
+    """Build the augmentation stack of a split: ``augment.train`` or ``augment.eval``."""
     from penstock.transforms.cpu.located import LocatedStack
     from penstock.transforms.cpu.stack import Stack, build_stack
 
@@ -383,32 +245,33 @@ def build_loader(
     classes: Classes = MappingProxyType({}),
     located: bool = False,
 ) -> Loader:
-    """Build a loader of batches, ready to iterate; usable in anybody's loop.
+    """Build a loader of batches for any training loop.
 
     Args:
-        config: A checked config, such as `penstock.compose` gives.
-        split: ``train`` (the configured sampler), ``val`` or ``test`` (all of it once, in order).
-        rank: This process among those that share each batch.
+        config: A checked config, as `penstock.compose` returns.
+        split: ``train`` (the configured sampler), ``val`` or ``test`` (every sample once, in
+            order).
+        rank: This process among the processes that share each batch.
         world_size: Number of these processes.
-        run_dir: Where ``bad_samples.csv`` is written; None writes none.
-        sampler: Taken for ``train`` in place of the configured one.
-        group: Positions that no rank may cut apart, beside those that steps name.
-        device: Where batches will be used. On the CPU, workers then do the steps of
-            ``augment.device`` that come first and only move pixels; `build_device_transforms`,
-            told the same, leaves these out. None: workers do none of them.
-        limit: Batches of ``val``, of records that are spread evenly over all; None: all of them.
-            A stream gives its first.
-        classes: Names of the classes by field that are settled already, such as by a run.
-        located: Whether batches also say where each image lies in its file: ``file_size`` and
-            ``to_image``, see `LocatedStack`.
+        run_dir: Folder of ``bad_samples.csv``; None writes no file.
+        sampler: Replaces the configured sampler of ``train``.
+        group: Positions to keep on one rank, in addition to the groups of steps.
+        device: Device of the training loop. On the CPU, workers run the first steps of
+            ``augment.device`` that only move pixels; `build_device_transforms` with the same device
+            leaves them out. None: workers run none of them.
+        limit: Batches of ``val``, spread evenly over the records; None: all. A stream gives its
+            first.
+        classes: Known class names by field, such as from a run.
+        located: Add the place of each image in its file to batches, as ``file_size`` and
+            ``to_image``; see `LocatedStack`.
 
     Returns:
         An iterable of batches: dicts of tensors with ``image`` uint8 [B, H, W, C], ``label``,
-        ``index``, ``position`` and ``epoch`` int64 [B], ``valid`` bool [B], and ``key``, a list
-        of strings.
+        ``index``, ``position`` and ``epoch`` int64 [B], ``valid`` bool [B], and ``key``, a list of
+        strings.
 
     Raises:
-        ValueError: Data is missing or cannot be used as configured.
+        ValueError: Data is missing or does not fit the config.
     """
     from penstock.pipeline.loader.loader import Loader
 
@@ -449,17 +312,10 @@ def build_loader(
 
 
 def _resume_identity(config: Config, split: str, sampler: Any, dataset: Any) -> dict[str, Any]:
-    """Describe the order of the records and what is done with them, in plain values.
+    """Return plain values that identify the order of records and their processing.
 
-    Args:
-        config: A checked config.
-        split: ``train``, ``val`` or ``test``.
-        sampler: The sampler of the split, or None.
-        dataset: The samples of the split.
-
-    Returns:
-        ``sampler``, with the sources of a mix and without what the data's fingerprint or the
-        sampler's stands for, and ``pixels``.
+    ``sampler`` includes the sources of a mix, without values that a fingerprint covers; ``pixels``
+    has decoding, augmentation and collate.
     """
     from penstock.pipeline.loader.loader import classes_of
 
@@ -502,7 +358,7 @@ def _order(node: Config, sampler: Any) -> dict[str, Any]:
 
 
 def _spread(dataset: Any, limit: int | None, batch_size: int) -> Any:
-    """Take so many batches of all records, which often lie sorted by class; None: each record."""
+    """Return a sampler of `limit` batches spread over all records, or None for every record."""
     from penstock.pipeline.samplers.sequential import SequentialSampler
 
     if limit is None or isinstance(dataset, StreamDataset):
@@ -511,7 +367,7 @@ def _spread(dataset: Any, limit: int | None, batch_size: int) -> Any:
 
 
 def build_sampler(config: Config, dataset: Any) -> Any:
-    """Build the configured sampler of a split; None for a stream, which has its own order."""
+    """Build the configured sampler of a split; return None for a stream, which sets the order."""
     if isinstance(dataset, StreamDataset):
         return None
     node = dict(config["sampler"])
@@ -525,31 +381,27 @@ def build_sampler(config: Config, dataset: Any) -> Any:
         batch_size=config["loader"]["batch_size"],
         mixed=_mixture(config, dataset),
         column_of=functools.partial(_column_of, dataset),
-        shards=_storage_of(dataset).shards,
+        shards=None if (storage := _storage_of(dataset)) is None else storage.shards,
     )
     _tell_cache(dataset, sampler)
     return sampler
 
 
-def _storage_of(dataset: Any) -> StorageCapabilities:
-    """Read what the storage of a data set can do; nothing where it has none."""
+def _storage_of(dataset: Any) -> Storage | None:
+    """Return the storage of a data set, or None."""
     from penstock.datasets.map_dataset import MapDataset
 
-    storage = dataset.storage if isinstance(dataset, MapDataset) else None
-    return capabilities_of(storage, StorageCapabilities)
+    return dataset.storage if isinstance(dataset, MapDataset) else None
 
 
 def _tell_cache(dataset: Any, sampler: Any) -> None:
-    """Pass the ranks of records by expected uses to the cache of a single data set."""
+    """Pass the ranks of records by expected access count to the cache of a single dataset."""
     import numpy as np
 
     from penstock.pipeline.epoch_orders import StoredTable, digest_of
 
-    keep, uses = (
-        _storage_of(dataset).keep_most_used,
-        capabilities_of(sampler, SamplerCapabilities).uses,
-    )
-    if keep is None or uses is None:
+    storage, uses = _storage_of(dataset), capabilities_of(sampler, SamplerCapabilities).uses
+    if storage is None or uses is None:
         return
     expected = uses()
 
@@ -557,14 +409,15 @@ def _tell_cache(dataset: Any, sampler: Any) -> None:
         ranks[np.argsort(-expected, kind="stable")] = np.arange(len(expected))
 
     name = f"table-ranks-{digest_of(expected)}"
-    keep(StoredTable(name, np.int64, len(expected), fill, what="table of uses"))
+    table = StoredTable(name, np.int64, len(expected), fill, what="table of uses")
+    storage.keep_most_used(table)
 
 
 def _column_of(dataset: Any, name: str) -> Any:
-    """Read a field that is no column of the index, [n]; None if its values are not numbers.
+    """Read a numeric field that the index lacks, [n]; return None for other values.
 
-    A machine reads it once for each state of the data. A storage without columns reads whole
-    records.
+    The values are cached on the machine for each state of the data. Without columns, the storage
+    reads whole records.
     """
     import numpy as np
 
@@ -576,10 +429,9 @@ def _column_of(dataset: Any, name: str) -> Any:
     if not isinstance(dataset, MapDataset):
         return None
     storage: Storage = dataset.storage
-    columns = capabilities_of(storage, StorageCapabilities).columns
 
     def values_at(rows: Any) -> list[Any]:
-        taken = None if columns is None else columns.take(rows, {name})
+        taken = storage.take(rows, {name})
         if taken and name in taken:
             return taken[name].tolist()
         records = storage.read(rows)
@@ -594,7 +446,7 @@ def _column_of(dataset: Any, name: str) -> Any:
         return np.array([value if is_number(value) else np.nan for value in found])
 
     first = values_at(np.arange(min(len(storage), 8)))
-    told = [value for value in first if value is not np.nan]  # of a bad record, nothing is known
+    told = [value for value in first if value is not np.nan]  # without bad records
     if not told or not all(map(is_number, told)):
         return None
     mark = content_mark(storage)
@@ -602,7 +454,7 @@ def _column_of(dataset: Any, name: str) -> Any:
 
 
 def _mixture(config: Config, dataset: Any) -> Mixture | None:
-    """Describe what is mixed: the sources with their weights, and samplers of the drawn ones."""
+    """Return the sources of a mix, their weights, and samplers of the drawn sources."""
     from penstock.pipeline.samplers.mix import MixedSource, Mixture
 
     sources = []
@@ -622,15 +474,11 @@ def build_settings(node: Config) -> Any:
 def build_device_transforms(
     config: Config, split: Split, device: Any = None
 ) -> list[BatchTransform]:
-    """Build what happens to batches of a split on the device, in order: ``augment.device``.
+    """Build the steps of ``augment.device`` for a split, in order.
 
-    Each step is told the seed, its name and the split: what is random leaves evaluation alone.
-    Neighbours that move the pixels of rows are joined.
-
-    Args:
-        config: The config.
-        split: The split.
-        device: What `pipeline.build.build_loader` was told; what its workers do is left out.
+    Steps receive the seed, their name and the split, so that random steps leave evaluation alone.
+    Neighbouring steps that move the pixels of rows are joined. `device` is the `device` of
+    `build_loader`, whose workers' steps are left out.
     """
     return _divided(config, split, device)[1]
 
@@ -638,33 +486,31 @@ def build_device_transforms(
 def _divided(
     config: Config, split: Split, device: Any
 ) -> tuple[BatchTransform | None, list[BatchTransform]]:
-    """Build the steps of workers, or None, and those of the device.
+    """Build the steps of workers, or None, and the steps of the device.
 
-    On the CPU workers do the first ones, as far as they only move pixels: there they would take
-    the training loop's own time. On any other device that does all of them.
+    On the CPU, workers run the first steps that only move pixels, to save the training loop's time.
+    Any other device runs all steps.
     """
     from penstock.transforms.cpu.stack import ordered_steps
-    from penstock.transforms.device.rows.changes import RowSteps, joined_steps
+    from penstock.transforms.device.steps import DeviceStep, StepChain
 
     nodes = ordered_steps(config["augment"].get("device") or {})
     seed = config["seed"]
-    steps = joined_steps(
-        [build(node, seed=seed, split=split, step=name) for name, node in nodes.items()]
-    )
+    steps = [build(node, seed=seed, split=split, step=name) for name, node in nodes.items()]
     on_cpu = device is not None and str(device).partition(":")[0] == "cpu"
-    if on_cpu and steps and isinstance(steps[0], RowSteps):
-        return steps[0], steps[1:]
-    return None, steps
+    movers = takewhile(lambda step: isinstance(step, DeviceStep) and step.moves_only, steps)
+    first = list(movers) if on_cpu else []
+    return StepChain(first) if first else None, steps[len(first) :]
 
 
 def build_loggers(config: Config, run_dir: Path) -> list[Logger]:
-    """Build the loggers, by their order in the config."""
+    """Build the loggers, in the order of the config."""
     register_components(config["imports"])
     nodes = [node for node in config["logger"].values() if node]
     return [build(node, run_dir=run_dir, config=config) for node in nodes]
 
 
 def build_callbacks(config: Config, **known: Any) -> dict[str, Callback]:
-    """Build the callbacks by their names in the config; `known` is what they may ask for."""
+    """Build the callbacks by name; `known` are values that they may request."""
     nodes = {name: node for name, node in (config.get("callback") or {}).items() if node}
     return {name: build(node, **known) for name, node in nodes.items()}

@@ -1,6 +1,6 @@
-"""Turn samples into columns and columns into arrays: the functions that all collates share.
+"""Functions shared by all collates: samples to columns, columns to arrays.
 
-The loader makes tensors of the arrays, so that workers need not import torch.
+The loader makes tensors of the arrays, so that workers can do without torch.
 """
 
 from __future__ import annotations
@@ -24,15 +24,9 @@ _SEVERAL_OBJECTS = (
 def to_columns(
     samples: Sequence[Sample], *, keys: Sequence[str] = (), path: str = ""
 ) -> dict[str, list[Any]]:
-    """One list of values per field.
+    """Return a list of values per field; raise ValueError if a field is missing in some samples.
 
-    Args:
-        samples: At least one sample, or the dicts of one field of each.
-        keys: Keys of the samples, for the message, where they are not in these.
-        path: Where the dicts lie in the samples, for the message.
-
-    Raises:
-        ValueError: A field is there in some samples only.
+    For dicts inside samples, messages use the samples' `keys` and the `path` of the dicts.
     """
     assert samples, "a batch has at least one sample"
     fields = samples[0].keys()
@@ -50,7 +44,7 @@ def to_columns(
 
 
 def is_array(value: Any) -> bool:
-    """Whether a value is a NumPy array of numbers or a torch tensor, of one axis or more."""
+    """Return whether a value is a numeric NumPy array or a torch tensor, of one axis or more."""
     if isinstance(value, np.ndarray):
         return value.ndim > 0 and value.dtype.kind in "biufc"
     if isinstance(value, (int, str)):
@@ -59,20 +53,19 @@ def is_array(value: Any) -> bool:
 
 
 def to_array(value: Any) -> np.ndarray:
-    """An array of the value in the machine's byte order; a tensor's memory is shared."""
+    """Return a value as an array in native byte order; a tensor shares its memory."""
     if not isinstance(value, np.ndarray):
         return value.detach().numpy()
     return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
 
 
 def from_values(values: list[Any]) -> NDArray[Any] | list[Any]:
-    """Make an array [B] of a column of numbers; another column stays the list that it is.
+    """Make an array [B] of bool, int64 or float32 from numbers; return other values unchanged.
 
-    Returns:
-        bool, int64 or float32; arrays and tensors without axes count as numbers.
+    Arrays and tensors without axes count as numbers.
     """
     types = set(map(type, values))
-    if types == {int}:  # the usual column, without a look at each value
+    if types == {int}:  # most columns, without checks of each value
         return np.array(values, np.int64)
     if types == {str}:
         return values
@@ -95,14 +88,14 @@ def from_arrays(
     remedy: str = "an augmentation step such as a resize, or use collate=pad or collate=list",
     allocate: Callable[[int], Any] | None = None,
 ) -> NDArray[Any]:
-    """Stack arrays of one shape and type in one array [B, ...], each copied once.
+    """Stack arrays of one shape and type into one array [B, ...], each copied once.
 
     Args:
-        field: The field's name, for the message.
+        field: Name of the field, for the message.
         values: Arrays or tensors.
         keys: Keys of the samples, for the message.
-        remedy: By what shapes that differ are made equal, for the message.
-        allocate: Gives writable memory of so many bytes for the array; None: its own.
+        remedy: How to make shapes equal, for the message.
+        allocate: Returns writable memory of a size in bytes; None allocates it here.
 
     Raises:
         ValueError: Shapes or types differ.
@@ -119,11 +112,7 @@ def from_arrays(
 def refuse_unlike(
     field: str, arrays: Sequence[Any], keys: Sequence[str], *, free_axes: int = 0, remedy: str
 ) -> None:
-    """Refuse arrays that differ in their type, or in other axes than the first `free_axes`.
-
-    Raises:
-        ValueError: They do; the message names two samples.
-    """
+    """Raise ValueError if arrays differ in type, or in axes after the first `free_axes`."""
     first = arrays[0]
     for array, key in zip(arrays, keys, strict=True):
         if array.ndim != first.ndim or array.shape[free_axes:] != first.shape[free_axes:]:
@@ -139,7 +128,7 @@ def refuse_unlike(
 
 
 def largest_arrays(columns: Mapping[str, list[Any]]) -> str | None:
-    """The field whose values are arrays and take the most memory, by its first; None: no field."""
+    """Return the array field that takes the most memory, judged by its first value, or None."""
     sizes = {
         field: math.prod(values[0].shape) * values[0].itemsize
         for field, values in columns.items()
@@ -149,15 +138,10 @@ def largest_arrays(columns: Mapping[str, list[Any]]) -> str | None:
 
 
 def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> NDArray[np.uint8] | None:
-    """The memory that the images of a batch were written to.
+    """Return `rows`, uint8 [B, H, W, C], if it has or can take the images of a batch.
 
-    Args:
-        images: The images. Those that are not in their row are copied there.
-        rows: uint8 [B, H, W, C].
-
-    Returns:
-        uint8 [B, H, W, C], in the memory of `rows`; None where that cannot be: an image is of
-        another shape or type, there are fewer images than rows, or one lies in another's row.
+    Images elsewhere are copied to their rows. Return None if an image differs in shape or type, the
+    number of images differs, or an image is in the row of another.
     """
     if len(images) != len(rows):
         return None
@@ -179,17 +163,10 @@ def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> NDArray[np.uint8] |
 
 
 def from_column(values: np.ndarray) -> NDArray[Any]:
-    """A column as the array that its values would make one by one.
+    """Convert a column to the array that its values would make one by one.
 
-    Args:
-        values: Arrays [B, ...], whose memory the result takes over; or numbers [B], which are
-            copied.
-
-    Returns:
-        Arrays in their own type, numbers as bool, int64 or float32.
-
-    Raises:
-        ValueError: torch has no such type.
+    Arrays [B, ...] keep their type and memory. Numbers [B] are copied to bool, int64 or float32.
+    Raise ValueError for a type that torch lacks.
     """
     if values.ndim > 1:
         return values.astype(_native(values.dtype), copy=False)
@@ -205,10 +182,9 @@ def empty(
     *,
     allocate: Callable[[int], Any] | None = None,
 ) -> NDArray[Any]:
-    """An uninitialised array; `allocate` gives its memory, if it needs any.
+    """Return an uninitialised array, in memory of `allocate` if given.
 
-    Raises:
-        ValueError: torch has no such type.
+    Raise ValueError for a type that torch lacks.
     """
     native, count = _native(dtype), math.prod(shape)
     if allocate is None or not count:
@@ -217,14 +193,14 @@ def empty(
 
 
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The type in the machine's byte order; ValueError if torch has no such type."""
+    """Return the dtype in native byte order; raise ValueError for a dtype that torch lacks."""
     if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
         raise ValueError(f"collate: torch has no type for {dtype} arrays")
     return dtype.newbyteorder("=")
 
 
 def batch_keys(columns: dict[str, list[Any]], size: int) -> list[str]:
-    """Name the samples in a message: by their keys, or their rows where they have none."""
+    """Return the samples' keys for messages, or their row numbers."""
     return columns.get("key") or [f"row {row}" for row in range(size)]
 
 
@@ -243,24 +219,24 @@ def padded(
     fill: float,
     remedy: str,
 ) -> dict[str, NDArray[Any]]:
-    """Arrays filled up to a common length, their lengths, and where there is data.
+    """Pad arrays along the first `axes` axes to a common length.
 
     Args:
-        name: The collate, for messages.
-        field: What the arrays are called.
+        name: Name of the collate, for messages.
+        field: Name of the arrays.
         values: Arrays or tensors of one type.
         keys: Keys of the samples, for messages.
-        axes: How many leading axes may differ.
-        size_of: The length to fill up to, by that of the longest.
-        fill: What is filled in.
-        remedy: What to do about other axes that differ, for messages.
+        axes: Number of leading axes that may differ.
+        size_of: Returns the padded length for the longest length.
+        fill: Fill value.
+        remedy: Remedy for other axes that differ, for messages.
 
     Returns:
-        ``field`` [B, length, ...], ``field_lengths`` int64 [B] (or [B, axes]), and
-        ``field_mask``, bool, True where there is data.
+        ``field`` [B, length, ...], ``field_lengths`` int64 [B] (or [B, axes]), and ``field_mask``,
+        bool, True for data.
 
     Raises:
-        ValueError: Other axes differ, or the types do.
+        ValueError: Other axes or types differ.
     """
     arrays = [to_array(value) for value in values]
     first = arrays[0]
@@ -289,11 +265,7 @@ def _copy_rows(
 
 
 def count_padding(batch: dict[str, Any]) -> tuple[int, int]:
-    """Count how much of a batch is padding, in the dicts inside of it too.
-
-    Returns:
-        Positions of padded fields that hold data, and all of them.
-    """
+    """Count the positions of padded fields that have data, and all of them, in nested dicts too."""
     real = total = 0
     for name, value in batch.items():
         if isinstance(value, dict):

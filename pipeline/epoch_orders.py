@@ -21,7 +21,7 @@ _KEEP_SAMPLERS = 32
 
 
 def digest_of(array: NDArray[Any]) -> str:
-    """Hash of an array's content."""
+    """Hash the content of an array."""
     view = np.ascontiguousarray(array).view(np.uint8).data
     return hashlib.blake2b(view, digest_size=12).hexdigest()
 
@@ -32,16 +32,13 @@ def epoch_order(
     length: int,
     compute: Callable[[], NDArray[np.int64]],
 ) -> NDArray[np.int64]:
-    """The order of one epoch: record indices by position.
+    """Return the order of one epoch: record indices by position, int64 [length], memory-mapped.
 
     Args:
-        signature: What decides the orders apart from the epoch (`core.machine_cache.signature_of`).
+        signature: Hash of all inputs except the epoch (`core.machine_cache.signature_of`).
         epoch: The epoch.
         length: Number of positions.
-        compute: Gives the order, int64 [length]; called by one process of the machine.
-
-    Returns:
-        int64 [length], memory-mapped, read-only.
+        compute: Returns the order, int64 [length]; one process of the machine calls it.
     """
     recent = _recent.get(signature, {}).get(epoch)
     if recent is not None:
@@ -55,20 +52,20 @@ def epoch_order(
     _remember(signature, epoch, order)
     for path in files_of(f"order-{signature}"):
         past = path.name.removeprefix(f"order-{signature}-").partition("-")[0].partition(".")[0]
-        # Whoever needs a removed one again computes it again.
+        # A process that needs a removed order computes it again.
         if int(past) <= epoch - _KEEP_EPOCHS:
             remove_if_unused(path)
     return order
 
 
 class StoredOrderSampler:
-    """A sampler whose epochs are computed whole: one at a time, once per machine.
+    """Base of samplers that compute an epoch as a whole, once per machine.
 
     Args:
-        signature: What decides the orders apart from the epoch.
+        signature: Hash of all inputs of the orders, except the epoch.
         length: Positions in an epoch.
-        num_batches: Batches in an epoch, of one that cuts them itself, declares `batch_cuts`, and
-            computes where each begins, and the last one ends, before the order.
+        num_batches: Batches in an epoch, for a sampler that declares `batch_cuts`. Its `_order`
+            then begins with ``num_batches + 1`` bounds.
     """
 
     def __init__(self, signature: str, length: int, num_batches: int | None = None) -> None:
@@ -80,11 +77,11 @@ class StoredOrderSampler:
         return self._length
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Record indices at positions ``start .. stop - 1`` of `epoch`, int64 [stop - start]."""
+        """Return the records at positions ``start .. stop - 1`` of `epoch`, int64."""
         return np.array(self._stored(epoch)[self._num_cuts + start : self._num_cuts + stop])
 
     def batch_cuts(self, epoch: int) -> NDArray[np.int64]:
-        """Where the batches of `epoch` begin and end, int64 [B + 1]."""
+        """Return the bounds of the batches of `epoch`, int64 [B + 1]."""
         return self._stored(epoch)[: self._num_cuts]
 
     def _stored(self, epoch: int) -> NDArray[np.int64]:
@@ -92,7 +89,7 @@ class StoredOrderSampler:
         return epoch_order(self._signature, epoch, size, lambda: self._order(epoch))
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        """Compute the record at each position of an epoch, int64 [length], behind any cuts."""
+        """Compute the records of an epoch by position, int64 [length], after any bounds."""
         raise NotImplementedError
 
 
@@ -100,9 +97,8 @@ _recent: dict[str, dict[int, NDArray[np.int64]]] = {}
 
 
 def _remember(signature: str, epoch: int, order: NDArray[np.int64]) -> None:
-    """Keep the newest orders of each of the samplers that were asked last."""
-    # What other threads read is never changed but replaced, so that no lock is needed, which a
-    # forked process could inherit held.
+    """Keep the newest orders of the samplers used last."""
+    # Replaced, never changed: other threads read without a lock, which a fork could inherit locked.
     global _recent
     others = {name: orders for name, orders in _recent.items() if name != signature}
     epochs = {**_recent.get(signature, {}), epoch: order}
@@ -114,14 +110,14 @@ def _newest(kept: dict[Any, Any], count: int) -> dict[Any, Any]:
 
 
 class StoredTable:
-    """A table that all processes of the machine map from one file; it pickles as the file's path.
+    """A table that the processes of a machine map from one file; it pickles as the file's path.
 
     Args:
-        name: Names the content, ``table-...``.
-        dtype: Its dtype.
-        length: Its length.
-        fill: Writes it, if it is not there yet.
-        what: What messages call it.
+        name: Name of the content, ``table-...``.
+        dtype: Type of the table.
+        length: Length of the table.
+        fill: Writes the table, if its file is missing.
+        what: Name of the table in messages.
     """
 
     def __init__(
@@ -139,7 +135,7 @@ class StoredTable:
 
     @classmethod
     def of(cls, name: str, values: NDArray[Any], *, what: str) -> StoredTable:
-        """Store an array that is there already, [length]."""
+        """Store an array, [length]."""
         fill = partial(np.copyto, src=values)
         return cls(name, values.dtype.type, len(values), fill, what=what)
 
@@ -148,7 +144,7 @@ class StoredTable:
         """The table, memory-mapped, read-only.
 
         Raises:
-            ValueError: Its file was removed by hand.
+            ValueError: A user removed its file.
         """
         if self._opened is None:
             try:
@@ -162,7 +158,7 @@ class StoredTable:
 
     def __getstate__(self) -> dict[str, Any]:
         if self._opened is not None and not self._path.exists():
-            # Somebody has emptied the cache; without room for it, those who have it go on.
+            # A user emptied the cache; a full disk affects only processes that start later.
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with whole_file(self._path) as temporary, open(temporary, "wb") as file:
@@ -181,7 +177,7 @@ def _stored(
     *,
     what: str,
 ) -> tuple[Path, NDArray[Any]]:
-    """A stored array [length], and its file; `fill` writes it if it is not there yet."""
+    """Return the file and array [length] of a name; `fill` writes a missing array."""
 
     def make(path: Path) -> None:
         array = np.lib.format.open_memmap(path, mode="w+", dtype=dtype, shape=(length,))

@@ -1,4 +1,4 @@
-"""The configs of the sources of a mix."""
+"""Configs of the sources of a mix."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _RANDOM = {"_target_": "sampler/random"}
 
 
 def sources_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Make the configs of a mix's sources by name, each with a seed of its own.
+    """Return the configs of a mix's sources by name, each with its own seed.
 
-    Two sources of equal size would otherwise be shuffled in the same way.
+    With one seed, two sources of equal size would be shuffled alike.
     """
     node = config["dataset"]
     if node["_target_"] != MIX:
@@ -35,11 +35,7 @@ def sources_of(config: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 @contextmanager
 def said_of_source(name: str) -> Iterator[None]:
-    """Add the name of a source to its errors, and name its keys in full.
-
-    Raises:
-        ValueError: With the name of the source.
-    """
+    """Add a source's name and full keys to its ValueError."""
     try:
         yield
     except ValueError as error:
@@ -48,6 +44,6 @@ def said_of_source(name: str) -> Iterator[None]:
 
 
 def _seed_of(seed: int, name: str) -> int:
-    """Derive a seed, 0 .. 2^63 - 1, that the other sources have not, however many there are."""
+    """Derive a seed for a source, 0 .. 2^63 - 1, from its name."""
     digest = hashlib.blake2b(f"{seed} {name}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1

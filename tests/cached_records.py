@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from tests.memory_storage import MemoryStorage
 
 BAD = 4
@@ -34,7 +34,7 @@ class Records(MemoryStorage):
         super().__init__(fields())
         labels = [0 if isinstance(f, str) else f["label"] for f in self.fields]
         keys = [self._key(i) for i in range(len(self))]
-        self._index = MemoryIndex(keys, {"label": labels}, ["a", "b", "c"])
+        self._index = Table(keys, {"label": labels}, ["a", "b", "c"])
 
     @property
     def index(self) -> Any:

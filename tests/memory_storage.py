@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.contracts import Index
+from penstock.core.contracts import Index, Storage
 from penstock.core.sample import BadRecord, Record
 
 
@@ -37,7 +37,7 @@ class MemoryIndex(Index):
         return hashlib.sha256("\n".join(self._keys).encode()).hexdigest()
 
 
-class MemoryStorage:
+class MemoryStorage(Storage):
     """Records by number; a field dict that is a string is a bad record with that cause."""
 
     def __init__(self, fields: list[dict[str, Any] | str]) -> None:
@@ -51,7 +51,7 @@ class MemoryStorage:
         return len(self.fields)
 
     @property
-    def index(self) -> MemoryIndex:
+    def index(self) -> MemoryIndex:  # type: ignore[override]
         labels = [0 if isinstance(f, str) else f.get("label", 0) for f in self.fields]
         return MemoryIndex([self._key(i) for i in range(len(self))], np.array(labels))
 
@@ -63,9 +63,6 @@ class MemoryStorage:
             else Record(i, self._key(i), dict(fields))
             for i in indices.tolist()
         ]
-
-    def fingerprint(self) -> str:
-        return self.index.fingerprint()
 
     @staticmethod
     def _key(index: int) -> str:

@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.contracts import Storage
 from penstock.core.registry import register
 from penstock.core.sample import Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 
 RULES = "{graph: {edges: edges, x: nodes, weight: concat}, points: list, deep: {er: {walk: pad}}}"
 
@@ -33,7 +34,7 @@ def fields_of(index: int) -> dict[str, Any]:
 
 
 @register("storage", "nested_graphs")
-class NestedGraphs:
+class NestedGraphs(Storage):
     """Nested samples that are drawn."""
 
     def __init__(self, *, count: int = 41) -> None:
@@ -43,9 +44,9 @@ class NestedGraphs:
         return self.count
 
     @property
-    def index(self) -> MemoryIndex:
+    def index(self) -> Table:
         labels = np.arange(self.count) % 3
-        return MemoryIndex([f"g{i}" for i in range(self.count)], {"label": labels}, list("abc"))
+        return Table([f"g{i}" for i in range(self.count)], {"label": labels}, list("abc"))
 
     def read(self, indices: np.ndarray) -> list[Record]:
         return [Record(i, f"g{i}", fields_of(i)) for i in indices.tolist()]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,9 @@ import cv2
 import numpy as np
 import pytest
 
+from penstock import compose
 from penstock.datasets.demo.forms import demo_forms, pack_demo
+from penstock.pipeline.build import build_dataset
 from penstock.pipeline.commands import COMMANDS
 from penstock.pipeline.config.components import register_components
 from tests.heavy_modules import HEAVY
@@ -88,6 +91,52 @@ def test_the_first_run_over_data_needs_pyarrow_only_where_the_data_does(tmp_path
         capture_output=True, text=True,
     )  # fmt: skip
     assert done.stdout.splitlines() == [f"{name} 4 {name in heavy}" for name in paths], done
+
+
+BATCHES = """
+import pickle, sys
+import numpy as np
+from penstock.pipeline.config.components import register_components
+
+register_components()
+for dataset in pickle.load(sys.stdin.buffer):
+    at = np.arange(4)
+    shapes = {sample["image"].shape for sample in dataset.fetch(at, at, 0)}
+    assert len(shapes) == 1, shapes
+print(*sorted({"torch", "albumentations", "torchvision"} & sys.modules.keys()))
+"""
+
+
+def test_a_worker_imports_no_augmentation_library_that_its_config_does_not_name(data_dir):
+    """Importing albumentations takes 2 s, and torch with it."""
+    masks, boxes = ["dataset/annotations=mask_folder"], ["dataset/annotations=coco", "collate=list"]
+    presets = {"light": [], "imagenet": [], "none": [], "device": ["augment.image_size=48"],
+               "segmentation": masks, "keypoints": boxes, "detection": boxes, "mosaic": boxes,
+               "strong": ["augment.train.grey=null", "augment.train.blur=null",
+                          "augment.train.hole=null"]}  # fmt: skip
+    datasets = [
+        build_dataset(compose([f"data_dir={data_dir}", f"augment={name}", *more]), split)
+        for name, more in presets.items()
+        for split in ("train", "val")
+    ]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", BATCHES], cwd=ROOT, input=pickle.dumps(datasets),
+        capture_output=True,
+    )  # fmt: skip
+    assert done.stdout.split() == [] and not done.returncode, done.stderr.decode()
+
+
+def test_training_imports_no_augmentation_library(data_dir, tmp_path):
+    code = (
+        "import sys; from penstock import compose, fit;"
+        "fit(compose(sys.argv[1:]));"
+        "print(*sorted({'albumentations', 'torchvision'} & sys.modules.keys()))"
+    )
+    typed = [f"data_dir={data_dir}", f"outputs={tmp_path}", "debug=one_batch", "loader=inline"]
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, *typed], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.stdout.splitlines()[-1] == "" and not done.returncode, done.stderr
 
 
 def test_the_folder_is_not_taken_for_the_other_datasets_package():

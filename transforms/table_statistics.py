@@ -32,7 +32,7 @@ _NO_IMAGES = (
 _NO_COLUMNS = frozenset({"label", "image", "mask", "index", "key", "position"})
 
 Column = NDArray[Any] | TextColumn | list[Any]
-"""Values of a field, [n], see `core.contracts.ColumnStorage.take`; or a list of any values."""
+"""Values of a field, [n], see `core.contracts.Storage.take`; or a list of any values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def _is_number(value: Any) -> bool:
 
 
 def numbers_of(values: Any) -> NDArray[np.float64]:
-    """Parse a column [n] as `number_of` parses values; see `core.contracts.ColumnStorage.take`."""
+    """Parse a column [n] as `number_of` parses values; see `core.contracts.Storage.take`."""
     if isinstance(values, TextColumn):
         if (values.places >= 0).any():
             raise ValueError("texts are no numbers")
@@ -195,7 +195,7 @@ class CategoryIds:
         return 0 if category is None else self._ids.get(category, 0)
 
     def of_column(self, values: Any) -> NDArray[np.int64]:
-        """Return the ids of a column [n]; see `core.contracts.ColumnStorage.take`."""
+        """Return the ids of a column [n]; see `core.contracts.Storage.take`."""
         if isinstance(values, TextColumn):
             # Batches share their texts, so look them up once.
             texts, ids = self._looked_up

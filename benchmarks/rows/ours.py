@@ -12,8 +12,8 @@ from rows import Work
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
-LIBRARIES = ("penstock", "simplejpeg", "albumentations")
-DISTRIBUTIONS = ("simplejpeg", "albumentations", "torch")
+LIBRARIES = ("penstock", "simplejpeg", "cv2")
+DISTRIBUTIONS = ("simplejpeg", "opencv-python-headless", "torch")
 
 _THREADS = ["loader=threads", "loader.num_workers={workers}"]
 _PROCESSES = ["loader=processes", "loader.num_workers={workers}"]

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.registry import register
-from penstock.datasets.records.index import Index
 from penstock.datasets.records.label_files import find_mark
+from penstock.datasets.records.table import Table
 
 _OF_PACKING = ("crc32", "size_bytes")
 
@@ -66,7 +66,7 @@ class NamedFields:
     """Class names, and the columns that packing wrote; satisfies `RecordAnnotations`."""
 
     def __init__(
-        self, classes: Mapping[str, tuple[str, ...]], mark: Index | None, known: Sequence[str]
+        self, classes: Mapping[str, tuple[str, ...]], mark: Table | None, known: Sequence[str]
     ) -> None:
         self.classes = classes
         self._mark = mark

@@ -12,9 +12,9 @@ from penstock.core.contracts import RecordsToLabel
 from penstock.core.registry import register
 from penstock.datasets.annotations.rows import LabelSource
 from penstock.datasets.files.access import MissingFile, read_file
-from penstock.datasets.records.index import Index
 from penstock.datasets.records.label_files import find_labels, matched_files
 from penstock.datasets.records.labels import read_class_names
+from penstock.datasets.records.table import Table
 
 
 @register("annotations", "mask_folder")
@@ -57,12 +57,10 @@ class MaskFolder:
             setting="dataset.annotations.suffix=_mask dataset.annotations.ending=png",
         )  # fmt: skip
         found = [file for file in files if file is not None]
-        content = {
-            "keys": [os.path.relpath(file.path, folder) for file in found],
-            "columns": {"size_bytes": np.array([file.size_bytes for file in found], np.int64)},
-        }
+        sizes = np.array([file.size_bytes for file in found], np.int64)
+        table = Table([os.path.relpath(file.path, folder) for file in found], {"size_bytes": sizes})
         source = LabelSource("mask_folder", {"folder": folder}, records, files, where)
-        index = source.index("mask", lambda: (content, {}, {}))
+        index = source.index("mask", lambda: (table, {}))
         classes = self.classes or records.classes.get("mask")
         if classes is None:
             classes = read_class_names(folder, where=where)
@@ -74,7 +72,7 @@ class MaskFiles:
 
     columns: Mapping[str, NDArray[np.int32]] = {}
 
-    def __init__(self, folder: str, index: Index, classes: tuple[str, ...] | None) -> None:
+    def __init__(self, folder: str, index: Table, classes: tuple[str, ...] | None) -> None:
         self._folder = folder
         self._index = index
         self.classes = {} if classes is None else {"mask": classes}

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -15,9 +14,10 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.sample import STATED_SIZE
-from penstock.datasets.records.index import Index, cached_index, write_index
+from penstock.datasets.records.index import cached_index
 from penstock.datasets.records.label_files import LabelFile, marks_of
 from penstock.datasets.records.labels import LABEL_VERSION, class_ids
+from penstock.datasets.records.table import Table, numbered
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +34,7 @@ _UNKNOWN = -1  # stored labels are int8
 class Rows:
     """Annotations as rows of an index, sorted by record; satisfies `RecordAnnotations`."""
 
-    def __init__(self, index: Index, field: str) -> None:
+    def __init__(self, index: Table, field: str) -> None:
         self._index = index
         self._field = field
         self._bad = {int(record): cause for record, cause in index.metadata["bad"].items()}
@@ -152,26 +152,26 @@ class LabelSource:
     files: Iterable[LabelFile | None]
     where: str
 
-    def index(self, field: str, rows: Callable[[], tuple[dict[str, Any], Any, Any]]) -> Index:
-        """Load the rows from the cache of indexes, or read the label files."""
+    def index(self, field: str, rows: Callable[[], tuple[Table, dict[int, str]]]) -> Table:
+        """Load the rows from the cache of indexes, or read the label files.
+
+        `rows` returns the table, and the cause of each bad record by its number.
+        """
         marks = marks_of(self.files)
         count = len(self.records.keys)
 
-        def write(path: Path) -> None:
-            content, bad, metadata = rows()
+        def build() -> Table:
+            table, bad = rows()
             if bad and len(bad) == count:
                 raise ValueError(
                     f"{self.where}: no record has annotations that can be used; "
                     f"{self.records.keys[0]!r}: {bad[0]}"
                 )
             digest = hashlib.blake2b(digest_size=16)
-            for name, values in sorted(content["columns"].items()):
+            for name, values in sorted(table.arrays.items()):
                 digest.update(name.encode() + np.ascontiguousarray(values).tobytes())
-            metadata = {**metadata, "marks": marks, "bad": bad, "records": count}
-            if content.get("keys") is None:
-                length = len(next(iter(content["columns"].values())))
-                content |= {"key_pattern": "{}", "count": length}
-            write_index(path, **content, metadata=metadata, content=digest.hexdigest())
+            metadata = {**table.metadata, "marks": marks, "bad": bad, "records": count}
+            return table.replaced(metadata=metadata, content=digest.hexdigest())
 
         recipe = {
             "annotations": self.name,
@@ -183,13 +183,13 @@ class LabelSource:
             "version": [_VERSION, LABEL_VERSION],
         }
         return cached_index(
-            recipe, build=write, is_current=lambda index: bool(index.metadata["marks"] == marks)
+            recipe, build=build, is_current=lambda index: bool(index.metadata["marks"] == marks)
         )
 
     def numbers(self, field: str, read: Callable[[], Numbers]) -> list[NumberRows]:
         """Return rows of ``labels`` or ``values``; `read` returns their numbers and names."""
 
-        def rows() -> tuple[dict[str, Any], Any, Any]:
+        def rows() -> tuple[Table, dict[int, str]]:
             found, names = read()
             bad = {row: cause for row, cause in enumerate(found) if isinstance(cause, str)}
             nothing = np.full(len(names), np.nan, np.float32)
@@ -197,7 +197,7 @@ class LabelSource:
             table = table.reshape(-1, len(names))
             if field == "labels":
                 table = np.nan_to_num(table, nan=_UNKNOWN).astype(np.int8)
-            return {"columns": {"number": table.ravel()}, "class_names": names}, bad, {}
+            return Table(numbered(table.size), {"number": table.ravel()}, names), bad
 
         return [NumberRows(self.index(field, rows), field)]
 
@@ -215,7 +215,7 @@ class LabelSource:
         """
         done: list[Any] = []
 
-        def rows(kind: str) -> tuple[dict[str, Any], Any, Any]:
+        def rows(kind: str) -> tuple[Table, dict[int, str]]:
             if not done:
                 found, names = read()
                 done.extend((self._checked(found), names))
@@ -223,7 +223,6 @@ class LabelSource:
             bad = {row: cause for row, cause in enumerate(found) if isinstance(cause, str)}
             known = [(row, one) for row, one in enumerate(found) if isinstance(one, Objects)]
             classes: Sequence[str] | None = names.get(kind)
-            keys = None
             if kind == "keypoints":
                 columns = _columns([(row, one.keypoints) for row, one in known], _POINT)
             else:
@@ -238,8 +237,6 @@ class LabelSource:
                         for value in one.extras.get(name, [0] * len(one.boxes))
                     ]
                     columns[f"box_{name}"] = np.array(values, np.int32)
-                if self.settings.get("masks"):
-                    keys = [mask for _, one in known for mask in one.masks]
             sizes = np.array([(0, 0)] * len(found), np.int32).reshape(-1, 2)
             for row, one in known:
                 if one.size not in (None, (1, 1)):
@@ -247,8 +244,11 @@ class LabelSource:
             if (stated := sizes[columns["record"]]).any():
                 columns |= {name: stated[:, n] for n, name in enumerate(_SIZE)}
             shares = normalized or bool(self.settings.get("rescale"))
-            content = {"keys": keys, "columns": columns, "class_names": classes}
-            return content, bad, {"normalized": shares, "masks": keys is not None}
+            masks = kind != "keypoints" and bool(self.settings.get("masks"))
+            keys: Any = numbered(len(columns["record"]))
+            if masks:
+                keys = [mask for _, one in known for mask in one.masks]
+            return Table(keys, columns, classes, {"normalized": shares, "masks": masks}), bad
 
         boxes, points = (
             ObjectRows(self.index(kind, partial(rows, kind)), kind)

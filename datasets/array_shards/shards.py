@@ -1,11 +1,11 @@
-"""Group array files into shards, and read values of differing shapes."""
+"""Group array files into shards of the same samples."""
 
 from __future__ import annotations
 
 import math
 import os
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,29 +13,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.arrays import check_field, field_name, field_place, same_count
-from penstock.core.json_text import parse_json
 from penstock.core.sample import RecordError
 
 if TYPE_CHECKING:
     from penstock.datasets.files.data_files import DataFiles
 
-_NUMBERED = re.compile(
-    r"(?:(?P<field>[A-Za-z_]\w*?(?:\.[a-z]+)?)[-_.]?)?(?P<number>\d+(?:-of-\d+)?)"
-)
-FIELDS_NAME = "fields.txt"
+_NUMBERED = re.compile(r"(?:(?P<field>[A-Za-z_]\w*?)[-_.]?)?(?P<number>\d+(?:-of-\d+)?)")
 UNNAMED = "array"
 """The field of files that are named by a number alone."""
-OFFSETS, SHAPES, CODES = "offsets", "shapes", "codes"
-"""Names of the arrays beside the values: ``image.offsets``, ``image.shapes``, ..."""
-KINDS = ("absent", "array", "bytes", "text", "json")
-"""Kinds of values; the code of a kind is its position in this tuple."""
-ABSENT = object()
-"""The value of a field that a record lacks."""
 
 Columns = Mapping[str | None, Any]
 """Columns of a file by name; the key None means the only column of a file named after its field."""
 Form = list[Any] | None
-"""Type and shape of each value of a field, as JSON; None if they differ."""
+"""Type and shape of each value of a field, as JSON; None if it is no array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,21 +69,11 @@ def _described(column: Any) -> _Column:
     return _Column(count, [column.dtype.str, shape], column.nbytes)
 
 
-def field_names(folder: str) -> frozenset[str]:
-    """Return the fields that not all shards have: the lines of ``fields.txt``."""
-    path = os.path.join(folder, FIELDS_NAME)
-    if not os.path.isfile(path):
-        return frozenset()
-    with open(path, encoding="utf-8") as file:
-        return frozenset(file.read().split())
-
-
 def find_shards(
     files: DataFiles,
     load: Callable[[int], Columns],
     *,
     fields: Sequence[str] = (),
-    optional: Collection[str] = (),
     where: str,
 ) -> list[Shard]:
     """Group files into shards: a file of several columns, or files with matching names."""
@@ -113,10 +93,9 @@ def find_shards(
         if None not in columns:
             places = {}
             for key in filter(None, columns):
-                base, dot, part = key.partition(".")
-                field = field_name(base)
+                field = field_name(key)
                 check_field(field, f"{files.names[at]}: {key!r}", where=where, taken=("key",))
-                places[field + dot + part] = [at, key]
+                places[field] = [at, key]
             shards.append((files.names[at], places))
     made = [_shard(name, places, found, files, where) for name, places in shards]
     if not sum(shard.count for shard in made):
@@ -124,13 +103,12 @@ def find_shards(
     first = made[0]
     for shard in made:
         for field in first.forms.keys() ^ shard.forms.keys():
-            if field not in optional or field in ("key", "label"):
-                having, lacking = (first, shard) if field in first.forms else (shard, first)
-                raise ValueError(
-                    f"{where}: {having.name} has the field {field!r} and {lacking.name} has not; "
-                    f"expected the same fields in all, such as images_000 and labels_000 beside "
-                    f"images_001 and labels_001"
-                )
+            having, lacking = (first, shard) if field in first.forms else (shard, first)
+            raise ValueError(
+                f"{where}: {having.name} has the field {field!r} and {lacking.name} has not; "
+                f"expected the same fields in all, such as images_000 and labels_000 beside "
+                f"images_001 and labels_001"
+            )
     return made
 
 
@@ -153,9 +131,8 @@ def _grouped(names: Sequence[str], where: str) -> dict[str, dict[str, int]]:
             if field is None:
                 above, field = os.path.split(folder)
                 shard, field = (above, *shard[1:]), field or UNNAMED
-        base, dot, part = field.partition(".")
-        check_field(field_name(base), name, where=where, taken=("key",))
-        field = field_name(base) + dot + part
+        field = field_name(field)
+        check_field(field, name, where=where, taken=("key",))
         files = found.setdefault(shard, {})
         if field in files:
             raise ValueError(
@@ -177,20 +154,9 @@ def _shard(
     where: str,
 ) -> Shard:
     """Build a shard, and check that its columns agree."""
-    forms: dict[str, Form] = {}
-    counts: dict[str, int] = {}
-    columns = {field: found[at][key] for field, (at, key) in places.items()}
-    for field in sorted(columns, key=field_place):
-        base, _, part = field.partition(".")
-        wanted = base if part == OFFSETS else f"{base}.{OFFSETS}"
-        if part and (part not in (OFFSETS, SHAPES, CODES) or wanted not in columns):
-            raise ValueError(
-                f"{where}: {name}: {field!r} is no field, nor does it belong to one; rename it"
-            )
-        if not part:
-            offsets = columns.get(f"{field}.{OFFSETS}")
-            counts[field] = columns[field].rows if offsets is None else offsets.rows - 1
-            forms[field] = columns[field].form if offsets is None else None
+    columns = {f: found[at][key] for f, (at, key) in places.items()}
+    forms = {field: columns[field].form for field in sorted(columns, key=field_place)}
+    counts = {field: columns[field].rows for field in forms}
     if not counts:
         raise ValueError(
             f"{where}: {name} holds no array and no tensor; write it with a field for each"
@@ -202,14 +168,14 @@ def _shard(
 
 
 def open_shard(
-    shard: Shard, files: DataFiles, load: Callable[[int], Columns], kinds: Mapping[str, str]
+    shard: Shard, files: DataFiles, load: Callable[[int], Columns]
 ) -> tuple[dict[str, Any], int]:
     """Open the fields of a shard, and read `Unread` columns; also return the bytes of these.
 
     Raises RecordError for a missing, damaged or changed file.
     """
     opened: dict[int, Columns] = {}
-    columns: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     size_bytes = 0
     for field, (at, key) in shard.places.items():
         try:
@@ -221,78 +187,9 @@ def open_shard(
                 column = column.read()
         except ValueError as error:
             raise RecordError(f"{files.names[at]}: {error}") from error
-        form = shard.forms.get(field)
-        if column is None or (form is not None and _described(column).form != form):
+        form = shard.forms[field]
+        changed = column is None or len(column) != shard.count
+        if changed or (form is not None and _described(column).form != form):
             raise RecordError(f"{files.names[at]} was written anew while it was in use")
-        columns[field] = column
-    fields = {}
-    for name in shard.forms:
-        fields[name] = columns[name]
-        if f"{name}.{OFFSETS}" in columns:
-            shapes, codes = columns.get(f"{name}.{SHAPES}"), columns.get(f"{name}.{CODES}")
-            kind = kinds.get(name, "array")
-            fields[name] = Ragged(columns[name], columns[f"{name}.{OFFSETS}"], shapes, codes, kind)
-        if len(fields[name]) != shard.count:
-            raise RecordError(f"{shard.name} was written anew while it was in use")
-    return fields, size_bytes
-
-
-class Ragged:
-    """Values of differing shapes or kinds, by row.
-
-    Args:
-        values: Concatenated values, [total]; uint8 unless they are arrays.
-        offsets: Start of each value, and end of the last, integer [n + 1].
-        shapes: The shape of each array, integer [n, axes], padded with -1; None: one axis.
-        codes: Position of each value's kind in `KINDS`, uint8 [n]; None: all have `kind`.
-        kind: ``array``, ``bytes``, ``text`` (UTF-8) or ``json``.
-    """
-
-    def __init__(
-        self,
-        values: NDArray[Any],
-        offsets: NDArray[Any],
-        shapes: NDArray[Any] | None,
-        codes: NDArray[Any] | None,
-        kind: str,
-    ) -> None:
-        count = len(offsets) - 1
-        wrong = values.ndim != 1 or offsets.ndim != 1 or offsets.dtype.kind not in "iu"
-        if shapes is not None:
-            wrong |= shapes.ndim != 2 or len(shapes) != count or shapes.dtype.kind not in "iu"
-        if codes is not None:
-            wrong |= codes.shape != (count,) or codes.dtype != np.uint8
-        if wrong or kind not in KINDS:
-            raise RecordError(
-                f"{kind} values {values.dtype} {list(values.shape)} with offsets {offsets.dtype} "
-                f"{list(offsets.shape)} do not fit together"
-            )
-        self.values, self.offsets, self.shapes, self.codes = values, offsets, shapes, codes
-        self.code = KINDS.index(kind)
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, row: int) -> Any:
-        """Return a value, an array as a view; RecordError for a wrong offset or shape."""
-        code = self.code if self.codes is None else int(self.codes[row])
-        start, stop = int(self.offsets[row]), int(self.offsets[row + 1])
-        if not 0 <= start <= stop <= len(self.values) or code >= len(KINDS):
-            raise RecordError(f"row {row} lies outside the {len(self.values):,} values there are")
-        kind, value = KINDS[code], self.values[start:stop]
-        if kind == "absent":
-            return ABSENT
-        if kind == "bytes":
-            return value.tobytes()
-        if kind != "array":
-            try:
-                text = value.tobytes().decode("utf-8", "surrogateescape")
-                return text if kind == "text" else parse_json(text)
-            except ValueError as error:
-                raise RecordError(f"row {row} is no {kind} ({error})") from error
-        if self.shapes is None:
-            return value
-        shape = [length for length in self.shapes[row].tolist() if length != -1]
-        if min(shape, default=0) < 0 or math.prod(shape) != len(value):
-            raise RecordError(f"row {row} has {len(value):,} numbers, which are no {shape}")
-        return value.reshape(shape)
+        fields[field] = column
+    return {field: fields[field] for field in shard.forms}, size_bytes

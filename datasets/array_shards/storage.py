@@ -6,7 +6,7 @@ import math
 import os
 import resource
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import asdict
 from itertools import repeat
 from typing import Any, ClassVar
@@ -14,20 +14,17 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Storage, StorageCapabilities
+from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.array_shards.shards import (
-    ABSENT,
     Columns,
     Shard,
-    field_names,
     find_shards,
     open_shard,
 )
 from penstock.datasets.files.data_files import DataFiles, Scan, find_data_files, told_endings
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.folder_storage import FolderStorage
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import (
     FileLabels,
@@ -37,6 +34,7 @@ from penstock.datasets.records.labels import (
     class_ids,
     class_names,
 )
+from penstock.datasets.records.table import Table, by_part, constant, numbered
 
 # Memory limit of a process for decompressed arrays and mapped files. An open file counts as a
 # share of it, to use only part of the process's descriptors: views also keep files open.
@@ -54,9 +52,7 @@ class ArrayForm(ABC):
     endings: ClassVar[tuple[str, ...]]
 
     @abstractmethod
-    def columns(
-        self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
-    ) -> Columns:
+    def columns(self, path: str, root: str, where: str, *, checked: bool) -> Columns:
         """Open the arrays of a file, mapped if possible, and verify checksums if `checked`.
 
         ValueError means that the file is damaged or contains no arrays.
@@ -68,10 +64,9 @@ class ArrayForm(ABC):
 
 
 class ArrayStorage(IndexedStorage):
-    """The rows of array files; satisfies `core.contracts.ColumnStorage`.
+    """The rows of array files; reads columns too.
 
-    The key of a record is its value in the field ``key``, or its row number. `kinds` are the kinds
-    of ragged fields without codes, by default arrays.
+    The key of a record is its value in the field ``key``, or its row number.
     """
 
     reading_arguments = ("checksums",)
@@ -80,7 +75,7 @@ class ArrayStorage(IndexedStorage):
     _files: DataFiles
     _fields_of_files: Sequence[str] = ()
     _shards: list[Shard]
-    _starts: NDArray[np.int64]
+    _ends: NDArray[np.int64]
     _common: dict[str, tuple[np.dtype[Any], tuple[int, ...], int]]
 
     def __init__(
@@ -90,29 +85,23 @@ class ArrayStorage(IndexedStorage):
         *,
         classes: list[str] | None,
         checksums: bool = False,
-        kinds: Mapping[str, str] | None = None,
     ) -> None:
         self.name = form.name
         self.path = path
         self.classes = None if classes is None else tuple(classes)
         self.checksums = checksums
-        self.kinds = dict(kinds or {})
         self._form = form
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the names of the fields if all records agree in type and shape, otherwise none."""
         len(self.index)
         return tuple(self._common)
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Declare columns and shards."""
-        return StorageCapabilities(columns=self, shards=self._firsts)
-
-    def _firsts(self) -> NDArray[np.int64]:
+    def shards(self) -> NDArray[np.int64] | None:
+        """Return the first record of each shard."""
         len(self.index)
-        return np.unique(self._starts[:-1])
+        return np.unique(np.append(0, self._ends[:-1]))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read records; records of a damaged shard are bad.
@@ -122,7 +111,7 @@ class ArrayStorage(IndexedStorage):
         """
         rows = self.index.rows(indices)
         found: list[dict[str, Any] | str] = [""] * len(rows)
-        groups = list(self._by_shard(rows))
+        groups = list(by_part(self._ends, rows))
         copied = len(groups) > 1 and len(groups) * 4 > _most_files()
         for shard, places, local in groups:
             try:
@@ -151,7 +140,7 @@ class ArrayStorage(IndexedStorage):
         *,
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, NDArray[Any]] | None:
-        """Read records as columns; see `core.contracts.ColumnStorage`. None: a shard is damaged."""
+        """Read records as columns; see `core.contracts.Storage`. None: a shard is damaged."""
         rows = self.index.rows(indices)
         forms = {name: form for name, form in self._common.items() if name in fields}
         sizes = {name: size for name, (_, _, size) in forms.items()}
@@ -164,7 +153,7 @@ class ArrayStorage(IndexedStorage):
                 taken[name] = flat.reshape(rows.size, *shape)
             else:
                 taken[name] = np.empty((rows.size, *shape), dtype)
-        for shard, places, local in self._by_shard(rows):
+        for shard, places, local in by_part(self._ends, rows):
             try:
                 arrays = self._opened_shard(shard)
             except RecordError:
@@ -181,17 +170,17 @@ class ArrayStorage(IndexedStorage):
         return taken
 
     def mark(self) -> Any:
-        """Return the state of the files, and the content of text files beside them."""
+        """Return the state of the files, and the class names beside them."""
         self._files = self._find()
-        beside = self._beside()
-        return [self._files.recipe, self._class_names(), sorted(field_names(beside or ""))]
+        return [self._files.recipe, self._class_names()]
 
     def learn(self, metadata: dict[str, Any]) -> None:
         """Keep the shards, and the types and shapes that they share."""
         self._shards = shards = [Shard(**plain) for plain in metadata["shards"]]
-        self._starts = np.cumsum([0, *(shard.count for shard in shards)])
-        forms = {name: form for name, form in shards[0].forms.items() if name != "key"}
-        agreed = all(shard.forms == shards[0].forms for shard in shards) and all(
+        self._ends = np.cumsum([shard.count for shard in shards])
+        all_forms = [{n: f for n, f in shard.forms.items() if n != "key"} for shard in shards]
+        forms = all_forms[0]
+        agreed = all(each == forms for each in all_forms) and all(
             form and np.dtype(form[0]).kind in "biufc" for form in forms.values()
         )
         self._common = {
@@ -204,19 +193,18 @@ class ArrayStorage(IndexedStorage):
         """Return a cache that opens each shard on first use."""
         return GroupCache(_KEPT_BYTES)
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Inspect all files; read keys and labels."""
         where = str(self)
         shards = find_shards(
             self._files,
             self._looked_at,
             fields=self._fields_of_files,
-            optional=field_names(self._beside() or ""),
             where=where,
         )
         counts = [shard.count for shard in shards]
         sizes = [shard.size_bytes // max(shard.count, 1) for shard in shards]
-        columns: dict[str, NDArray[Any]] = {"size_bytes": np.repeat(sizes, counts)}
+        columns: dict[str, NDArray[Any]] = {"size_bytes": _repeated(sizes, counts, np.int64)}
         names = None
         if "label" in shards[0].forms:
             labels = np.concatenate([np.asarray(part) for part in self._whole(shards, "label")])
@@ -228,16 +216,10 @@ class ArrayStorage(IndexedStorage):
                 check_images((shard.count, *form[1]), form[0], where=f"{where}: {shard.name}")
             for axis, name in enumerate(("height", "width")):
                 sides = [form[1][axis] for _, form in images if form is not None]
-                columns[name] = np.repeat(sides, counts).astype(np.int32)
-        named: Any = {"key_pattern": "{}", "count": sum(counts)}
-        if (keys := self._keys(shards)) is not None:
-            named = {"keys": keys}
-        return {
-            **named,
-            "columns": columns,
-            "class_names": names,
-            "metadata": {"shards": [asdict(shard) for shard in shards]},
-        }
+                columns[name] = _repeated(sides, counts, np.int32)
+        keys = self._keys(shards) or numbered(sum(counts))
+        metadata = {"shards": [asdict(shard) for shard in shards]}
+        return Table(keys, columns, names, metadata)
 
     def _find(self) -> DataFiles:
         return find_data_files(self.path, endings=self._form.endings, where=str(self))
@@ -247,11 +229,8 @@ class ArrayStorage(IndexedStorage):
         if "key" not in shards[0].forms:
             return None
         keys: list[str] = []
-        for part, shard in zip(self._whole(shards, "key"), shards, strict=True):
-            try:
-                keys += [str(part[row]) for row in range(shard.count)]
-            except RecordError as error:
-                raise ValueError(f"{self}: {shard.name}: key: {error}; write it again") from error
+        for part in self._whole(shards, "key"):
+            keys += [str(part[row]) for row in range(len(part))]
         seen: set[str] = set()
         for key in keys:
             if key in seen:
@@ -262,7 +241,7 @@ class ArrayStorage(IndexedStorage):
     def _whole(self, shards: list[Shard], field: str) -> Iterator[Any]:
         for shard in shards:
             try:
-                yield open_shard(shard, self._files, self._loaded, self.kinds)[0][field]
+                yield open_shard(shard, self._files, self._loaded)[0][field]
             except RecordError as error:
                 raise ValueError(f"{self}: {shard.name}: {error}; write it again") from error
 
@@ -274,34 +253,14 @@ class ArrayStorage(IndexedStorage):
         return self._columns(number, "it", checked=self.checksums)
 
     def _columns(self, number: int, where: str, *, checked: bool) -> Columns:
-        root = self._files.root
-        path = os.path.join(root, self._files.names[number])
-        most = self.max_record_bytes
-        return self._form.columns(path, root, where, checked=checked, max_bytes=most)
-
-    def _by_shard(
-        self, rows: NDArray[np.int64]
-    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Yield each shard with positions in `rows` and its own row numbers, sorted by shard."""
-        if not rows.size:
-            return
-        if len(self._starts) == 2:
-            yield 0, np.arange(len(rows)), rows
-            return
-        shards = np.searchsorted(self._starts, rows, side="right") - 1
-        if shards.min() == shards.max():
-            yield int(shards[0]), np.arange(len(rows)), rows - self._starts[shards[0]]
-            return
-        order = np.argsort(rows, kind="stable")
-        for places in np.split(order, np.flatnonzero(np.diff(shards[order])) + 1):
-            shard = int(shards[places[0]])
-            yield shard, places, rows[places] - self._starts[shard]
+        path, root = self._files.paths[number], self._files.root
+        return self._form.columns(path, root, where, checked=checked)
 
     def _opened_shard(self, number: int) -> dict[str, Any]:
         shard, files = self._shards[number], self._files
 
         def load() -> tuple[Any, int]:
-            fields, size_bytes = open_shard(shard, files, self._loaded, self.kinds)
+            fields, size_bytes = open_shard(shard, files, self._loaded)
             numbers = sorted({at for at, _ in shard.places.values()})
             paths = [(os.path.join(files.root, files.names[n]), files.marks[n][0]) for n in numbers]
             return (fields, paths), size_bytes + len(paths) * (_KEPT_BYTES // _most_files())
@@ -339,6 +298,13 @@ class ArrayStorage(IndexedStorage):
         return self.path if os.path.isdir(self.path) else os.path.dirname(self.path)
 
 
+def _repeated(values: Sequence[int], counts: Sequence[int], dtype: Any) -> NDArray[Any]:
+    """Repeat the value of each shard for its records."""
+    if len(set(values)) == 1:
+        return constant(values[0], sum(counts), dtype)
+    return np.repeat(values, counts).astype(dtype)
+
+
 def _size_bytes(form: Sequence[Any]) -> int:
     return int(math.prod(form[1]) * np.dtype(form[0]).itemsize)
 
@@ -351,11 +317,9 @@ def _most_files() -> int:
 
 
 def _present(record: dict[str, Any]) -> dict[str, Any] | str:
-    """Remove absent fields; return the cause if the record cannot be read."""
-    for value in record.values():
-        if isinstance(value, RecordError):
-            return str(value)
-    return {name: value for name, value in record.items() if value is not ABSENT}
+    """Return the cause if the record cannot be read."""
+    bad = next((value for value in record.values() if isinstance(value, RecordError)), None)
+    return record if bad is None else str(bad)
 
 
 def _value(array: Any, row: int) -> Any:
@@ -387,7 +351,7 @@ class SampleFiles(FolderStorage):
         self.rows, self.labels, self.checksums = False, labels, checksums
         self._form = form
 
-    def fields(self, path: str) -> dict[str, Any]:
+    def read_fields(self, path: str) -> dict[str, Any]:
         """Read the fields of a file without its label."""
         return {name: value for name, value in self._all(path).items() if name != "label"}
 
@@ -398,13 +362,12 @@ class SampleFiles(FolderStorage):
             f"dataset.storage.path"
         )
 
-    def labelled(self, content: IndexContent) -> IndexContent:
+    def labelled(self, table: Table) -> Table:
         """Add the labels, which may be in the files."""
         if self.labels.source != "file":
-            return super().labelled(content)
-        ids, names = self._labels_inside(content.get("keys") or ())
-        columns = {**content["columns"], "label": ids}
-        return {**content, "columns": columns, "class_names": names}
+            return super().labelled(table)
+        ids, names = self._labels_inside(table.raw_keys())
+        return table.replaced(columns={**table.arrays, "label": ids}, class_names=names)
 
     def _all(self, path: str) -> dict[str, Any]:
         most = self.max_record_bytes
@@ -417,7 +380,7 @@ class SampleFiles(FolderStorage):
             for name, value in found.items()
         }
 
-    def _labels_inside(self, keys: Sequence[str | bytes]) -> LabelIds:
+    def _labels_inside(self, keys: Sequence[bytes]) -> LabelIds:
         found = []
         for key in keys:
             name = os.fsdecode(key)
@@ -444,11 +407,10 @@ def open_arrays(
     labels: Callable[..., FileLabels],
     classes: list[str] | None,
     checksums: bool,
-    kinds: Mapping[str, str] | None = None,
 ) -> Storage:
     """Open files of samples along their first axis (`rows`), or of one sample each."""
     path = os.path.abspath(path)
     if rows:
-        return ArrayStorage(form, path, classes=classes, checksums=checksums, kinds=kinds)
+        return ArrayStorage(form, path, classes=classes, checksums=checksums)
     found = labels(folder=path, own=True)
     return SampleFiles(form, path, labels=found, classes=classes, checksums=checksums)

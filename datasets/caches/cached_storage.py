@@ -5,24 +5,18 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import (
-    Decoder,
-    Index,
-    Ranks,
-    Storage,
-    StorageCapabilities,
-    capabilities_of,
-)
+from penstock.core.contracts import Allocate, Decoder, Ranks, Storage
 from penstock.core.record_codec import Entry, UncacheableError, pack_record, unpack_record
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.core.stage_times import CountedRecords
+from penstock.datasets.records.wrapper import Wrapper
 
 _log = logging.getLogger(__name__)
 _REST = "*"
@@ -50,7 +44,7 @@ class Store(ABC):
         """Store entries by record number while there is room."""
 
 
-class CachedStorage:
+class CachedStorage(Wrapper):
     """Records of a storage, cached in a store.
 
     Nothing is evicted: if each record is used once an epoch, any fixed part of the data gives the
@@ -66,36 +60,34 @@ class CachedStorage:
     """
 
     def __init__(self, base: Storage, store: Store, *, prepare: WholeImages | None = None) -> None:
-        self.base = base
+        super().__init__(base)
         self.store = store
         self._prepare = prepare
         self._has_warned = False
         self._ranks: Ranks | None = None
         self._kept = self._kept_bytes = 0
 
-    def __str__(self) -> str:
-        return str(self.base)
-
-    def __len__(self) -> int:
-        return len(self.base)
-
     @property
-    def index(self) -> Index:
-        """Return the index of the storage."""
-        return self.base.index
+    def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return the fields of the storage; columns need no second copy."""
+        return self.base.column_fields
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Return the storage's columns and shards; columns need no second copy."""
-        base = capabilities_of(self.base, StorageCapabilities)
-        return StorageCapabilities(
-            columns=base.columns,
-            shards=base.shards,
-            keep_most_used=self._keep,
-            wraps=self.base,
-        )
+    def take(
+        self,
+        indices: NDArray[np.int64],
+        fields: Collection[str],
+        *,
+        allocate: Allocate | None = None,
+    ) -> dict[str, Any] | None:
+        """Take columns of the storage."""
+        return self.base.take(indices, fields, allocate=allocate)
 
-    def _keep(self, ranks: Ranks) -> None:
+    def shards(self) -> NDArray[np.int64] | None:
+        """Return the shards of the storage."""
+        return self.base.shards()
+
+    def keep_most_used(self, ranks: Ranks) -> None:
+        """Keep the records of the lowest ranks."""
         self._ranks = ranks
 
     def _admits(self, index: int) -> bool:
@@ -104,10 +96,6 @@ class CachedStorage:
             return self.store.wants_more
         most = self.store.room_bytes * self._kept / self._kept_bytes
         return self.store.wants_more and bool(self._ranks.array[index] < most)
-
-    def fingerprint(self) -> str:
-        """Return the storage's fingerprint."""
-        return self.base.fingerprint()
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read records; one read of the storage returns all that are not cached."""

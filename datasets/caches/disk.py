@@ -20,14 +20,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Literal
 
-from penstock.core.contracts import StorageCapabilities, capabilities_of
 from penstock.core.files import is_at, machine_folder
 from penstock.core.record_codec import Buffer, Entry
 from penstock.core.registry import register
 from penstock.datasets.caches.cached_storage import CachedStorage, Store, WholeImages
 from penstock.datasets.caches.limits import parse_bytes
-from penstock.datasets.records.index import Index
-from penstock.datasets.records.indexed_storage import IndexedStorage
 
 if TYPE_CHECKING:
     from penstock.core.contracts import Decoder, Storage
@@ -119,21 +116,11 @@ def _name(storage: Storage, prepare: WholeImages | None) -> str:
         storage.fingerprint(),
         str(storage),
         len(storage),
-        _notes(storage),
+        storage.state(),
         prepare.recipe if prepare is not None else None,
     ]
-    text = json.dumps(recipe, sort_keys=True, default=os.fspath)
+    text = json.dumps(recipe, sort_keys=True, default=repr)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
-
-
-def _notes(storage: Storage | None) -> list[Any]:
-    """Collect the file times and image folders of a storage and of the storages it wraps."""
-    notes: list[Any] = []
-    while storage is not None:
-        notes.append(storage.index.metadata if isinstance(storage.index, Index) else None)
-        notes.append(storage.image_place() if isinstance(storage, IndexedStorage) else None)
-        storage = capabilities_of(storage, StorageCapabilities).wraps
-    return notes
 
 
 class DiskStore(Store):

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import StorageCapabilities, capabilities_of
 from penstock.core.locks import ProcessLock
 from penstock.core.record_codec import Entry
 from penstock.core.registry import register
@@ -65,8 +64,7 @@ def open_ram_cache(
         raise ValueError(f"dataset.cache.what: {what!r} given, expected encoded or decoded")
     prepare = WholeImages(decode, keys) if what == "decoded" else None
     size_bytes = memory_limit(max_bytes)
-    columns = capabilities_of(storage, StorageCapabilities).columns
-    if columns and columns.fields:
+    if storage.column_fields:
         _log.warning(
             "dataset/cache=ram: %s has its columns mapped or in memory already; "
             "dataset/cache=none is better",

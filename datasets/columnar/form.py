@@ -14,11 +14,19 @@ from numpy.typing import NDArray
 from penstock.core.sample import RecordError
 from penstock.datasets.files.access import RangeFile
 from penstock.datasets.records.file_storage import Form
-from penstock.datasets.records.table import Table
+from penstock.datasets.records.table import Table, numbered
 
 if TYPE_CHECKING:
     from penstock.datasets.columnar.group import Group
     from penstock.datasets.columnar.schema import Roles
+
+
+class RowError(ValueError):
+    """A value of a row is missing; the message says which one."""
+
+    def __init__(self, row: int, said: str) -> None:
+        super().__init__(said)
+        self.row = row
 
 
 class TableFile:
@@ -83,7 +91,7 @@ class TableForm(Form):
     columns: Sequence[str] | None = None
 
     @abstractmethod
-    def open(self, file: RangeFile, file_bytes: int, max_bytes: int) -> TableFile:
+    def open(self, file: RangeFile, file_bytes: int) -> TableFile:
         """Open a file; raises RecordError for a damaged one."""
 
     def roles(self, schema: Any) -> Roles:
@@ -102,7 +110,7 @@ class TableForm(Form):
         """Read labels, keys and lengths of a file, and the places of its nulls."""
         from penstock.datasets.columnar import schema as schemas
 
-        opened = self.open(file, file_bytes, max_bytes)
+        opened = self.open(file, file_bytes)
         schema, count, groups = opened.schema, sum(opened.counts), range(opened.num_groups)
         roles = self.roles(schema)
         length = schemas.find_lengths(schema, roles, self.length_column)
@@ -117,7 +125,7 @@ class TableForm(Form):
                             floats.add(column)
                             break
         columns: dict[str, NDArray[Any]] = {}
-        keys: Sequence[bytes] = range(count)  # type: ignore[assignment]
+        keys: Any = numbered(count)
         classes: tuple[str, ...] | None = None
         declared = False
         if roles.key is not None:
@@ -208,9 +216,9 @@ def _keys(column: Any, name: str) -> list[bytes]:
 def _plain(column: Any, what: str, name: str) -> Any:
     """Return a column without nulls, decoded from its dictionary."""
     if column.null_count:
-        row = column.is_null().index(True).as_py()
-        raise ValueError(
-            f"column {name}: record {row} has no {what} ({column.null_count:,} in all); fill it "
-            f"in, or leave the column out by columns"
+        raise RowError(
+            column.is_null().index(True).as_py(),
+            f"column {name} has no {what} ({column.null_count:,} in all); fill it in, or leave the "
+            f"column out by columns",
         )
     return column.cast(getattr(column.type, "value_type", column.type))

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -11,16 +10,14 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.sample import BadRecord, Record, RecordError
-from penstock.datasets.columnar.form import TableFile, TableForm
+from penstock.datasets.columnar.form import RowError, TableFile, TableForm
 from penstock.datasets.columnar.images import image_bytes
 from penstock.datasets.files.access import MissingFile, OpenFiles, absolute_path, read_each
 from penstock.datasets.files.data_files import refuse_escape
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.file_storage import FileStorage
-from penstock.datasets.records.index import IndexContent
-from penstock.datasets.records.table import Table
+from penstock.datasets.records.table import Table, by_part
 
 if TYPE_CHECKING:
     from penstock.datasets.columnar.group import Group, Row, Texts
@@ -35,7 +32,9 @@ class TableStorage(FileStorage):
     index_version = 5
     form_class: ClassVar[type[TableForm]]
     form: TableForm
-    _groups: _Groups
+    _counts: list[list[int]]  # rows of each group, by file
+    _ends: NDArray[np.int64]  # of groups, in rows
+    _file_ends: NDArray[np.int64]  # in groups
     _meta: dict[str, Any]
 
     def __init__(
@@ -60,60 +59,59 @@ class TableStorage(FileStorage):
         self.cache_bytes = cache_bytes
 
     @property
-    def marks_records(self) -> bool:  # type: ignore[override]
-        """Return whether the table files hold whole records; images may be separate files."""
-        return bool(len(self.index)) and self._meta["roles"]["paths"] is None
+    def is_remote(self) -> bool:  # type: ignore[override]
+        """Return whether whole records come from a URL; images may be separate files."""
+        return super().is_remote and self._meta["roles"]["paths"] is None
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the fields of every record; empty unless all are numbers and texts."""
         label = ("label",) if "label" in self.index.columns else ()
         fields = self._meta["roles"]["fields"]
         return (*fields.values(), *label) if len(fields) == len(self._meta["plain"]) else ()
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Return the access by columns, and groups of rows as shards."""
-        return StorageCapabilities(columns=self, shards=self._firsts)
-
-    def _firsts(self) -> NDArray[np.int64]:
+    def shards(self) -> NDArray[np.int64]:
+        """Return the first row of each group."""
         len(self.index)
-        return self._groups.starts
+        return np.unique(np.append(0, self._ends[:-1]))
 
     def record_bytes(self, indices: NDArray[np.int64]) -> None:  # type: ignore[override]
         """Return None: the size of a record is unknown before it is read."""
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Join the tables of all files."""
         tables, names = self._tables(), self._files.names
-        first = tables[0].meta
+        first = tables[0].metadata
         roles = first["roles"]
         for name, table in zip(names, tables, strict=True):
             for role in ("label", "key"):
-                if (other := table.meta["roles"][role]) != roles[role]:
+                if (other := table.metadata["roles"][role]) != roles[role]:
                     raise ValueError(
                         f"{self}: {name}: the {role} is the column {other!r}, and {roles[role]!r} "
                         f"in the first file; type dataset.storage.{role}_column={roles[role]}"
                     )
             for column, kind in first["types"].items():
-                if (found := table.meta["types"].get(column)) != kind:
+                if (found := table.metadata["types"].get(column)) != kind:
                     raise ValueError(
                         f"{self}: {name}: column {column!r} is {found or 'missing'}, and {kind} in "
                         f"the first file; write all files with the same columns"
                     )
-        floats = sorted({column for t in tables for column in t.meta["roles"]["floats"]})
-        contents = [[table.meta["groups"], table.meta["content"]] for table in tables]
-        tables = [replace(table, meta={**table.meta, "paths": None}) for table in tables]
-        content = self._in_order(tables, "{:08d}", f"{self}: key_column {roles['key']!r}")
-        content["content"] = repr([contents, sorted(roles["fields"].items()), floats])
-        content["metadata"] = {**content["metadata"], "floats": floats}
-        return content
+        floats = sorted({column for t in tables for column in t.metadata["roles"]["floats"]})
+        contents = [[t.metadata["groups"], t.metadata["content"]] for t in tables]
+        tables = [t.replaced(metadata={**t.metadata, "paths": None}) for t in tables]
+        return self._in_order(
+            tables,
+            "{:08d}",
+            f"{self}: key_column {roles['key']!r}",
+            content=repr([contents, sorted(roles["fields"].items()), floats]),
+            metadata={"floats": floats},
+        )
 
     def _scanned(self, name: str, size_bytes: int) -> Table:
         where = f"{self}: {name}" if len(self._files.names) > 1 else str(self)
         try:
             table = super()._scanned(name, size_bytes)
-            for row, path in enumerate(table.meta["paths"] or ()):
+            for row, path in enumerate(table.metadata["paths"] or ()):
                 try:
                     refuse_escape(path or "", self._image_root)
                 except ValueError as error:
@@ -124,6 +122,8 @@ class TableStorage(FileStorage):
                 f"{where}: damaged or no {self.name.title()} file: {error}; copy it again, or "
                 f"take it away"
             ) from error
+        except RowError as error:
+            raise ValueError(f"{where}: {self._place_of(name, error.row)}: {error}") from error
         except ValueError as error:
             raise ValueError(f"{where}: {error}") from error
 
@@ -134,7 +134,9 @@ class TableStorage(FileStorage):
         """Store the groups of the files, and the roles of the columns."""
         super().learn(metadata)
         files = metadata["files"]
-        self._groups = _Groups([file["groups"] for file in files])
+        self._counts = [file["groups"] for file in files]
+        self._ends = np.cumsum([count for counts in self._counts for count in counts])
+        self._file_ends = np.cumsum(list(map(len, self._counts)))
         self._meta = {**files[0], "roles": {**files[0]["roles"], "floats": metadata["floats"]}}
 
     def open(self) -> _Opened:  # type: ignore[override]
@@ -154,13 +156,14 @@ class TableStorage(FileStorage):
         indices = np.asarray(indices, np.int64)
         numbers, opened = self.index.rows(indices), self.opened
         found: list[Row] = [""] * len(indices)
-        for part in self._groups.wanted(numbers):
+        for number, places, local in by_part(self._ends, numbers):
             try:
-                rows = self._group(opened, part).read(part.rows, self.form.columns)
+                rows = self._group(opened, number).read(local, self.form.columns)
             except RecordError as error:
-                name, group_name = self._files.names[part.file], self.form.group_name
-                rows = [f"{name}, {group_name} {part.group}: {error}"] * len(part.rows)
-            for place, row in zip(part.places.tolist(), rows, strict=True):
+                file, group = self._place(number)
+                name = f"{self._files.names[file]}, {self.form.group_name} {group}"
+                rows = [f"{name}: {error}"] * len(local)
+            for place, row in zip(places.tolist(), rows, strict=True):
                 found[place] = row
         if self._meta["roles"]["paths"] is not None:
             found = list(read_each(self._with_image, found, place=self._image_root))
@@ -189,10 +192,10 @@ class TableStorage(FileStorage):
         texts = opened.texts
         parts: dict[str, list[tuple[NDArray[np.int64], Any]]] = {column: [] for column in names}
         try:
-            for part in self._groups.wanted(rows) if names else ():
-                group = self._group(opened, part)
+            for number, places, local in by_part(self._ends, rows) if names else ():
+                group = self._group(opened, number)
                 for column, found in parts.items():
-                    found.append((part.places, group.column(column, part.rows, texts[column])))
+                    found.append((places, group.column(column, local, texts[column])))
         except RecordError:
             return None
         taken: dict[str, Any] = {}
@@ -226,18 +229,24 @@ class TableStorage(FileStorage):
             return str(error)
         return {**row, "image": image}
 
-    def _group(self, opened: _Opened, part: _Part) -> Group:
-        def load() -> tuple[Group, int]:
-            file = opened.files.get(part.file, partial(self._open_file, opened, part.file))
-            meta = {**self._meta, "groups": part.counts}
-            return self.form.read_group(file, part.group, meta, self.max_record_bytes)
+    def _place(self, number: int) -> tuple[int, int]:
+        """Return the file of a group, and its number in the file."""
+        file = int(np.searchsorted(self._file_ends, number, side="right"))
+        return file, number - (int(self._file_ends[file - 1]) if file else 0)
 
-        group: Group = opened.groups.get(part.number, load)
+    def _group(self, opened: _Opened, number: int) -> Group:
+        def load() -> tuple[Group, int]:
+            file, group = self._place(number)
+            table = opened.files.get(file, partial(self._open_file, opened, file))
+            meta = {**self._meta, "groups": self._counts[file]}
+            return self.form.read_group(table, group, meta, self.max_record_bytes)
+
+        group: Group = opened.groups.get(number, load)
         return group
 
     def _open_file(self, opened: _Opened, number: int) -> tuple[TableFile, int]:
         name, (size_bytes, _) = self._files.names[number], self._files.marks[number]
-        file = self.form.open(opened.handles[name], size_bytes, self.max_record_bytes)
+        file = self.form.open(opened.handles[name], size_bytes)
         return file, file.size_bytes
 
 
@@ -248,55 +257,3 @@ class _Opened(NamedTuple):
     files: GroupCache
     groups: GroupCache
     texts: dict[str, Texts]
-
-
-class _Part(NamedTuple):
-    """Wanted rows of a group.
-
-    Attributes:
-        number: The group among those of all files.
-        file: Number of its file.
-        group: The group in its file.
-        counts: Rows of all groups of the file.
-        rows: Wanted rows, int64 [n], ascending.
-        places: Their places in the request, int64 [n].
-    """
-
-    number: int
-    file: int
-    group: int
-    counts: Sequence[int]
-    rows: NDArray[np.int64]
-    places: NDArray[np.int64]
-
-
-class _Groups:
-    """The concatenated groups of all files, from the rows of every group by file."""
-
-    def __init__(self, counts: Sequence[Sequence[int]]) -> None:
-        self._counts = counts
-        self._ends = np.cumsum(np.array([c for file in counts for c in file], np.int64))
-        self._file_ends = np.cumsum(np.array([len(file) for file in counts], np.int64))
-
-    @property
-    def starts(self) -> NDArray[np.int64]:
-        """Return the first row of each group with rows, int64 [n]."""
-        return np.unique(np.append(0, self._ends[:-1]))
-
-    def wanted(self, indices: NDArray[np.int64]) -> Iterator[_Part]:
-        """Yield the groups that hold the rows `indices`, int64 [n], each once, in file order."""
-        if not len(indices):
-            return
-        order = np.argsort(indices, kind="stable")
-        rows = indices[order]
-        groups = np.searchsorted(self._ends, rows, side="right")
-        parts = [slice(None)]  # mostly one group
-        if groups[0] != groups[-1]:
-            cuts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(rows)]
-            parts = list(map(slice, cuts, cuts[1:]))
-        for part in parts:
-            number = int(groups[part.start or 0])
-            file = int(np.searchsorted(self._file_ends, number, side="right"))
-            before = int(self._ends[number - 1]) if number else 0
-            group = number - (int(self._file_ends[file - 1]) if file else 0)
-            yield _Part(number, file, group, self._counts[file], rows[part] - before, order[part])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -11,7 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from penstock.core.parts import PackPlan, Part, PartSummary, Written
+from penstock.core.contracts import Writer
+from penstock.core.parts import PackPlan, Part, Written
 from penstock.core.sample import Record
 from penstock.datasets.columnar.record_columns import (
     PACKED,
@@ -138,7 +139,7 @@ def _size(value: Any) -> int:
     return len(value) if isinstance(value, bytes | str) else 8
 
 
-class TableWriter(ABC):
+class TableWriter(Writer):
     """Writes a folder of files, each complete with its part; see `core.contracts.Writer`.
 
     Attributes:
@@ -148,10 +149,6 @@ class TableWriter(ABC):
     """
 
     ending: ClassVar[str]
-    version = 1
-    part_bytes = 1 << 28
-    cannot_hold: frozenset[str] = frozenset()
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
     group_rows: int
     part_records: int
 
@@ -177,13 +174,3 @@ class TableWriter(ABC):
         if not rows:
             (folder / name).unlink()
         return Written(files=(name,) if rows else ())
-
-    def join_part(  # noqa: B027 - there is nothing to do
-        self, folder: Path, plan: PackPlan, summary: PartSummary
-    ) -> None:
-        """Do nothing: a part is complete."""
-
-    def finish(  # noqa: B027
-        self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]
-    ) -> None:
-        """Do nothing: the files are complete."""

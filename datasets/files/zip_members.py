@@ -14,7 +14,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 
-from penstock.core.sample import RecordError, inflated_too_large
+from penstock.core.sample import RecordError
 from penstock.datasets.files.access import RangeFile, RangeStream
 
 STORED, DEFLATED = zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED
@@ -101,13 +101,10 @@ def _refuse_hostile(info: zipfile.ZipInfo) -> None:
         raise RecordError(f"the member {name!r} is a link; write the archive without links")
 
 
-def read_member(file: RangeFile, member: Member, *, max_bytes: int | None = None) -> bytes:
-    """Read the content of a member; RecordError if it is damaged or too large."""
-    size_bytes, stored_bytes = member.size_bytes, member.stored_bytes
-    if max_bytes and (fault := inflated_too_large(size_bytes, stored_bytes, max_bytes)):
-        raise RecordError(fault)
+def read_member(file: RangeFile, member: Member) -> bytes:
+    """Read the content of a member; RecordError if it is damaged."""
     data = memoryview(file.read(member.offset, member.span_bytes))
-    return member_content(data, stored_bytes, size_bytes, member.crc32, member.method)
+    return member_content(data, member.stored_bytes, member.size_bytes, member.crc32, member.method)
 
 
 def member_content(

@@ -9,42 +9,30 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import RecordAnnotations, Storage, StorageCapabilities, capabilities_of
-from penstock.core.parts import raw_keys
+from penstock.core.contracts import (
+    Index,
+    RecordAnnotations,
+    Storage,
+)
 from penstock.core.sample import BadRecord, Record
 from penstock.core.stage_times import CountedRecords
-from penstock.datasets.records.index import Index, cached_index, write_index
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.index import cached_index
+from penstock.datasets.records.table import Table
+from penstock.datasets.records.wrapper import Wrapper
 
 
-class AnnotatedStorage:
+class AnnotatedStorage(Wrapper):
     """A storage whose records carry annotations from other files."""
 
     def __init__(self, base: Storage, annotations: Sequence[RecordAnnotations]) -> None:
         self.base = base
         self._annotations = tuple(annotations)
-        index = base.index if isinstance(base.index, Index) else MemoryIndex.of(base.index)
-        self._index = self._joined(index)
-
-    def __str__(self) -> str:
-        return str(self.base)
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    @property
-    def index(self) -> Index:
-        """Return the base index with the columns of the annotations."""
-        return self._index
+        self.index = self._joined(base.index)
 
     @property
     def field_classes(self) -> dict[str, tuple[str, ...]]:
         """Return class names by annotated field, such as ``box_labels`` or ``mask``."""
         return {field: names for a in self._annotations for field, names in a.classes.items()}
-
-    def fingerprint(self) -> str:
-        """Hash the identity of the records and all annotations."""
-        return self._index.fingerprint()
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read records; return a `BadRecord` for wrong annotations."""
@@ -55,27 +43,28 @@ class AnnotatedStorage:
             records = [_with(record, more) for record, more in zip(records, fields, strict=True)]
         return CountedRecords.of(records, [read])
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Return the capabilities of the base, without columns."""
-        base = capabilities_of(self.base, StorageCapabilities)
-        return StorageCapabilities(held_bytes=base.held_bytes, shards=base.shards, wraps=self.base)
+    def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any] | None:
+        """Return the memory of the base's records."""
+        return self.base.held_bytes(indices)
 
-    def _joined(self, index: Index | MemoryIndex) -> Index:
+    def shards(self) -> NDArray[np.int64] | None:
+        """Return the shards of the base."""
+        return self.base.shards()
+
+    def _joined(self, index: Index) -> Table:
         digest = hashlib.blake2b(index.fingerprint().encode(), digest_size=16)
         for source in self._annotations:
             digest.update(source.fingerprint().encode())
         content = digest.hexdigest()
 
-        def build(path: Any) -> None:
-            columns = {name: index.column(name) for name in index.columns}
+        def build() -> Table:
             annotated = {k: values for a in self._annotations for k, values in a.columns.items()}
-            write_index(
-                path,
-                keys=raw_keys(index, np.arange(len(index))),
-                columns=columns | annotated,
-                class_names=index.class_names,
-                metadata={"field_classes": self.field_classes, "annotated": sorted(annotated)},
+            columns = {name: index.column(name) for name in index.columns}
+            return Table(
+                index.raw_keys(np.arange(len(index))),
+                columns | annotated,
+                index.class_names,
+                {"field_classes": self.field_classes, "annotated": sorted(annotated)},
                 content=content,
             )
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.files.access import (
     MissingFile,
@@ -23,7 +21,6 @@ from penstock.datasets.files.access import (
     read_each,
 )
 from penstock.datasets.files.data_files import DataFiles, find_data_files
-from penstock.datasets.records.index import Index, IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import (
     MISSING,
@@ -32,7 +29,7 @@ from penstock.datasets.records.labels import (
     find_twice,
     refuse_twice,
 )
-from penstock.datasets.records.table import NO_LABEL, Table, tables_of
+from penstock.datasets.records.table import NO_LABEL, Table, numbered, tables_of
 from penstock.datasets.records.unpacked import CompressedFile, UnpackedShards
 
 _SCANS = 8
@@ -107,7 +104,7 @@ class FileStorage(IndexedStorage):
     _files: DataFiles
     _names: tuple[str, ...] | None
     _compressed: list[str]
-    _former: Index | None = None
+    _former: Table | None = None
 
     def __init__(
         self,
@@ -137,7 +134,7 @@ class FileStorage(IndexedStorage):
     def _find_files(self) -> DataFiles:
         return find_data_files(self.paths, endings=self.form.endings, where=str(self))
 
-    def is_current(self, index: Index, mark: Any) -> bool:
+    def is_current(self, index: Table, mark: Any) -> bool:
         """Return whether nothing has changed; keep an older index so `scan` can reuse it."""
         current = super().is_current(index, mark)
         self._former = None if current else index
@@ -154,12 +151,14 @@ class FileStorage(IndexedStorage):
         return OpenFiles(UnpackedShards(self._files, self._compressed))
 
     @property
-    def capabilities(self) -> StorageCapabilities:
-        """Report the shards, and whether all files are read from unpacked copies."""
-        copies = self._index is not None and len(self._compressed) == len(self._files.names)
-        return StorageCapabilities(shards=self._firsts, reads_copies=copies)
+    def is_remote(self) -> bool:  # type: ignore[override]
+        """Return whether records are read from a URL, and not all from unpacked copies."""
+        if not (remote := super().is_remote):
+            return remote
+        return len(self.index) > 0 and len(self._compressed) < len(self._files.names)
 
-    def _firsts(self) -> NDArray[np.int64]:
+    def shards(self) -> NDArray[np.int64]:
+        """Return the first record of each file."""
         return np.flatnonzero(np.diff(self.index.column("file"), prepend=-1))
 
     def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any]:
@@ -171,7 +170,9 @@ class FileStorage(IndexedStorage):
         index, decode, names = self.index, self.form.decode, self._files.names
         labelled = "label" in index.columns
         keys = index.raw_keys(indices)
-        columns = index.values_of(("file", "offset", "span_bytes", *self.form.row), indices)
+        columns = [
+            index.values(name, indices) for name in ("file", "offset", "span_bytes", *self.form.row)
+        ]
         rows: list[tuple[Any, ...]] = [()] * len(keys)
         if self.form.row:
             rows = list(zip(*(column.tolist() for column in columns[3:]), strict=True))
@@ -203,15 +204,15 @@ class FileStorage(IndexedStorage):
             pass
         return self.records(indices, found, keys)
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Join the tables of all files."""
         files, tables = self._files, self._tables()
         filled = [table for table in tables if len(table)]
         if not filled:
             raise ValueError(f"{self}: {self.form.nothing(tables)}")
-        keys = [key for table in tables for key in table.keys]
+        keys = [key for table in tables for key in table.raw_keys()]
         columns = {
-            name: _narrowed(np.concatenate([table.columns[name] for table in filled]))
+            name: _narrowed(np.concatenate([table.column(name) for table in filled]))
             for name in filled[0].columns
             if name != "label"
         }
@@ -228,51 +229,54 @@ class FileStorage(IndexedStorage):
             raise ValueError(
                 f"{self}: {key!r:.100} stands twice, in {a} and {b}; {self.form.twice}"
             )
-        content: IndexContent = {
-            "keys": keys,
-            "columns": columns,
-            "class_names": class_names,
-            "metadata": {"files": [table.meta for table in tables]},
-        }
-        return self._labelled(content, tables)
+        metadata = {"files": [table.metadata for table in tables]}
+        return self._labelled(Table(keys, columns, class_names, metadata), tables)
 
-    def _in_order(self, tables: Sequence[Table], pattern: str, where: str) -> IndexContent:
-        """Join tables in order; `pattern` makes the keys of numbered records, see `write_index`."""
+    def _in_order(
+        self,
+        tables: Sequence[Table],
+        pattern: str,
+        where: str,
+        *,
+        content: str,
+        metadata: dict[str, Any],
+    ) -> Table:
+        """Join tables in order; `pattern` makes the keys of numbered records."""
         filled = [table for table in tables if len(table)]
         if not filled:
             raise ValueError(f"{self}: no row in {len(tables)} files; nothing to read")
         filled = self._with_names(filled)
         columns = {
-            name: np.concatenate([table.columns[name] for table in filled])
+            name: np.concatenate([table.column(name) for table in filled])
             for name in filled[0].columns
             if name != "label"
         }
-        keys: Sequence[bytes] = range(sum(map(len, filled)))  # type: ignore[assignment]
-        named: Any = {"key_pattern": pattern, "count": len(keys)}
-        if filled[0].meta["keyed"]:
-            keys = [key for table in filled for key in table.keys]
+        keys: Any = numbered(sum(map(len, filled)), pattern)
+        if filled[0].metadata["keyed"]:
+            keys = [key for table in filled for key in table.raw_keys()]
             refuse_twice(keys, where=where)
-            named = {"keys": keys}
         class_names = self._label(filled, keys, columns)
-        if any(table.meta["label"] == "number" for table in filled):  # for `tables_of`
-            numbers = np.concatenate([table.columns["label"] for table in filled])
+        if any(table.metadata["label"] == "number" for table in filled):  # for `tables_of`
+            numbers = np.concatenate([table.column("label") for table in filled])
             columns.setdefault("number", numbers)
-        metadata = {"files": [table.meta for table in tables]}
-        return {**named, "columns": columns, "class_names": class_names, "metadata": metadata}
+        metadata = {"files": [table.metadata for table in tables], **metadata}
+        return Table(keys, columns, class_names, metadata, content=content)
 
     def _with_names(self, tables: list[Table]) -> list[Table]:
         """Apply declared class names to files with numbers that declare none."""
-        lists = list(dict.fromkeys(table.classes for table in tables if self._declares(table)))
+        lists = list(dict.fromkeys(t.class_names for t in tables if self._declares(t)))
         for table in tables if len(lists) > 1 else ():
-            labels, names = table.columns["label"], table.classes or lists[0]
+            labels, names = table.column("label"), table.class_names or lists[0]
             if self._declares(table) and not 0 <= labels.min() <= labels.max() < len(names or ()):
                 raise ValueError(
                     f"{self}: labels from {labels.min()} to {labels.max()}, expected 0 to "
                     f"{len(names or ()) - 1}: a file names {len(names or ())} classes"
                 )
         return [
-            replace(table, classes=lists[0], meta={**table.meta, "declares_classes": True})
-            if lists and table.classes is None and "label" in table.columns
+            table.replaced(
+                class_names=lists[0], metadata={**table.metadata, "declares_classes": True}
+            )
+            if lists and table.class_names is None and "label" in table.columns
             else table
             for table in tables
         ]
@@ -301,35 +305,37 @@ class FileStorage(IndexedStorage):
             table = self.form.scan(file, size_bytes, name, at_most)
         label = None
         if "label" in table.columns:
-            label = "number" if table.classes is None else "label"
-        columns = table.columns
+            label = "number" if table.class_names is None else "label"
+        columns = table.arrays
         if "span_bytes" in columns:
             columns = {"size_bytes": columns["span_bytes"], **columns}
-        meta = {
-            **table.meta,
+        metadata = {
+            **table.metadata,
             "count": len(table),
             "compressed": compressed,
             "label": label,
-            "classes": table.classes if self._declares(table) else None,
+            "classes": table.class_names if self._declares(table) else None,
         }
-        return replace(table, columns=columns, meta=meta)
+        return table.replaced(columns=columns, metadata=metadata)
 
     def _label(
-        self, tables: Sequence[Table], keys: Sequence[bytes], columns: dict[str, NDArray[Any]]
+        self, tables: Sequence[Table], keys: Any, columns: dict[str, NDArray[Any]]
     ) -> tuple[str, ...] | None:
         """Add class ids of the form's own labels to `columns` and return the class names."""
         if not any("label" in table.columns for table in tables):
             return None
-        parts = [t.columns.get("label", np.full(len(t), NO_LABEL)) for t in tables]
+        parts = [
+            t.column("label") if "label" in t.columns else np.full(len(t), NO_LABEL) for t in tables
+        ]
         numbers = np.concatenate(parts).astype(np.int64)
         if len(missing := np.flatnonzero(numbers == NO_LABEL)):
-            first = keys[missing[0]]
+            first = keys[int(missing[0])]
             key = first.decode("utf-8", "backslashreplace") if isinstance(first, bytes) else first
             raise ValueError(
                 f"{self}: {len(missing):,} of {len(keys):,} samples have no label, such as "
                 f"{key!r:.100}; {self.form.unlabelled}"
             )
-        declared = {table.classes for table in tables}
+        declared = {table.class_names for table in tables}
         names, classes = self._names, self.classes
         values: NDArray[np.int64] | list[str] = numbers
         if None in declared:
@@ -338,7 +344,7 @@ class FileStorage(IndexedStorage):
             names = declared.pop()
         elif declared != {None}:
             texts = [
-                np.array(table.classes or (), object)[part] if table.classes else part.astype(str)
+                np.array(table.class_names, object)[part] if table.class_names else part.astype(str)
                 for table, part in zip(tables, parts, strict=True)
             ]
             values = [str(text) for part in texts for text in part.tolist()]
@@ -353,11 +359,11 @@ class FileStorage(IndexedStorage):
         return found
 
     def _declares(self, table: Table) -> bool:
-        return bool(table.meta.get("declares_classes", self.form.declares_classes))
+        return bool(table.metadata.get("declares_classes", self.form.declares_classes))
 
-    def _labelled(self, content: IndexContent, tables: Sequence[Table]) -> IndexContent:
+    def _labelled(self, table: Table, tables: Sequence[Table]) -> Table:
         """Add labels from label files."""
-        return content
+        return table
 
 
 def _narrowed(values: NDArray[Any]) -> NDArray[Any]:

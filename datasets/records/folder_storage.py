@@ -16,9 +16,10 @@ from penstock.datasets.files.access import is_url, read_each, read_file
 from penstock.datasets.files.clients import Found
 from penstock.datasets.files.data_files import Scan, field_of, scan_files, scan_listing
 from penstock.datasets.files.listings import list_files
-from penstock.datasets.records.index import Index, IndexContent, is_unchanged
+from penstock.datasets.records.index import is_unchanged
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import FileLabels
+from penstock.datasets.records.table import Table
 
 
 class FolderStorage(IndexedStorage):
@@ -36,7 +37,7 @@ class FolderStorage(IndexedStorage):
     hidden: bool = False
     _listed: Sequence[Found] | None = None
 
-    def fields(self, path: str) -> dict[str, Any]:
+    def read_fields(self, path: str) -> dict[str, Any]:
         """Read the bytes of a file, named by `field_of`; RecordError if it is not readable."""
         content = read_file(path, root=self.path, max_bytes=self.max_record_bytes)
         return {field_of(self.endings): content}
@@ -54,7 +55,7 @@ class FolderStorage(IndexedStorage):
 
         def read(key: bytes) -> dict[str, Any] | str:
             try:
-                return self.fields(f"{self.path}/{os.fsdecode(key)}")
+                return self.read_fields(f"{self.path}/{os.fsdecode(key)}")
             except RecordError as error:
                 return str(error)
 
@@ -72,7 +73,7 @@ class FolderStorage(IndexedStorage):
             raise ValueError(f"{self}: {said}")
         return self.labels.csv_version()
 
-    def is_current(self, index: Index, mark: Any) -> bool:
+    def is_current(self, index: Table, mark: Any) -> bool:
         """Return whether labels and folders are unchanged."""
         current = super().is_current(index, mark)
         if not current or is_url(self.path):
@@ -83,7 +84,7 @@ class FolderStorage(IndexedStorage):
         """Drop the listing, which may be long."""
         self._listed = None
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Find the files and their labels."""
         endings, hidden = self.endings, self.hidden
         if self._listed is not None:
@@ -95,17 +96,12 @@ class FolderStorage(IndexedStorage):
             raise ValueError(f"{self}: {self.nothing(found)}")
         sizes = found.size_bytes
         narrow = np.uint32 if sizes.max() < 1 << 32 else np.int64
-        return self.labelled(
-            {
-                "keys": found.keys,
-                "columns": {"size_bytes": sizes.astype(narrow)},
-                "metadata": {"folders": found.folders},
-            }
-        )
+        columns = {"size_bytes": sizes.astype(narrow)}
+        return self.labelled(Table(found.keys, columns, metadata={"folders": found.folders}))
 
-    def labelled(self, content: IndexContent) -> IndexContent:
+    def labelled(self, table: Table) -> Table:
         """Add the labels."""
         if self.labels.source is None:
-            return content
+            return table
         place = f"dataset.storage.path={self.path}/"
-        return self.labels.add_to(content, self.classes, where=str(self), place=place)
+        return self.labels.add_to(table, self.classes, where=str(self), place=place)

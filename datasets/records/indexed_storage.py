@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import json
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import StorageCapabilities, capabilities_of
+from penstock.core.contracts import Storage
 from penstock.core.forks import leave_to_parent
 from penstock.core.machine_cache import is_received
-from penstock.core.sample import MAX_RECORD_BYTES, BadRecord, Record, too_large
+from penstock.core.sample import BadRecord, Record, too_large
 from penstock.core.stage_times import CountedRecords, counted
-from penstock.datasets.files.access import is_there
+from penstock.datasets.files.access import is_there, is_url
 from penstock.datasets.files.local_copies import copy_again, url_of_copy
-from penstock.datasets.records.index import Index, IndexContent, cached_index, write_index
+from penstock.datasets.records.index import cached_index
 from penstock.datasets.records.labels import LABEL_VERSION
-
-if TYPE_CHECKING:
-    from penstock.core.contracts import Storage
+from penstock.datasets.records.table import Table
 
 _may_scan: ContextVar[bool] = ContextVar("_may_scan", default=True)
 
@@ -45,7 +43,7 @@ def without_scans() -> Iterator[None]:
         _may_scan.reset(token)
 
 
-class IndexedStorage(ABC):
+class IndexedStorage(Storage):
     """Base class of a storage at one path; a subclass implements `scan` and `read`.
 
     The first access scans the path, once for all runs of this machine. A changed `mark` or argument
@@ -59,22 +57,17 @@ class IndexedStorage(ABC):
         path: Absolute path of the data.
         reading_arguments: Arguments that change only how records are read, not the index.
         index_version: Raise it when `scan` returns something else for the same data.
-        reads_urls: The storage reads URLs itself; otherwise the files are copied to this machine
-            first. Its `read` requests all ranges at once, with `datasets.files.access.read_each`.
-        marks_records: `mark` changes with the content of any record.
+        reads_urls: The storage reads URLs itself: its `read` requests all ranges at once, with
+            `datasets.files.access.read_each`.
         marks_fields: `mark` changes with every field that is not in a file of its own.
-        max_record_bytes: Larger records are bad; `read` does not receive them.
     """
 
     name: str
     path: str
     reading_arguments: ClassVar[tuple[str, ...]] = ()
     index_version: ClassVar[int] = 1
-    reads_urls: ClassVar[bool] = False
-    marks_records: bool = True
     marks_fields: bool = True
-    max_record_bytes: int = MAX_RECORD_BYTES
-    _index: Index | None = None
+    _index: Table | None = None
     _handles: tuple[int, Any] | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -82,7 +75,7 @@ class IndexedStorage(ABC):
         if "read" in vars(cls):
             cls.read = _within_limit(_counted(cls.read))  # type: ignore[assignment, method-assign]
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Scan the data for keys, columns and class names of all records."""
         raise NotImplementedError(f"{type(self).__name__}.scan")
 
@@ -106,28 +99,28 @@ class IndexedStorage(ABC):
         except OSError as error:
             raise ValueError(f"{self}: {error.strerror}; set dataset.storage.path") from error
 
-    def is_current(self, index: Index, mark: Any) -> bool:
+    def is_current(self, index: Table, mark: Any) -> bool:
         """Return whether a cached index still describes the data with this `mark`."""
         return bool(index.metadata.get("mark") == mark)
 
-    def learn(self, metadata: dict[str, Any]) -> None:  # noqa: B027 - there may be nothing
+    def learn(self, metadata: dict[str, Any]) -> None:
         """Keep the metadata of `scan` that `read` needs as attributes, which workers receive."""
 
-    def open(self) -> Any:  # noqa: B027
+    def open(self) -> Any:
         """Open the handles of `read`; each process calls it on first use of `opened`."""
 
     @property
-    def index(self) -> Index:
+    def index(self) -> Table:  # type: ignore[override]
         """Return the index, and build it on first access."""
         if self._index is None:
             mark = json.loads(json.dumps(self.mark()))
 
-            def build(path: Path) -> None:
+            def build() -> Table:
                 if not _may_scan.get():
                     raise NoIndexYet(f"{self}: there is no index yet")
-                content = self.scan()
-                content["metadata"] = {**content.get("metadata", {}), "mark": mark}
-                write_index(path, **content)
+                table = self.scan()
+                table.metadata["mark"] = mark
+                return table
 
             index = cached_index(
                 self._recipe("max_record_bytes", *self.reading_arguments),
@@ -179,13 +172,6 @@ class IndexedStorage(ABC):
     def __str__(self) -> str:
         return f"{self.name} {self.path}"
 
-    def __len__(self) -> int:
-        return len(self.index)
-
-    def fingerprint(self) -> str:
-        """Hash keys, labels, and the sizes or content of the data."""
-        return self.index.fingerprint()
-
     def __getstate__(self) -> dict[str, Any]:
         # Open the index here, so that no worker scans the data again.
         index = self.index
@@ -209,13 +195,14 @@ class IndexedStorage(ABC):
         several = given.values() if isinstance(given, Mapping) else given
         return [os.fspath(path) for path in several or ()]
 
-    def content_mark(self) -> Any:
-        """Return JSON values that change with any field, or None if the storage has none."""
-        return [self._recipe(), self.index.metadata["mark"]] if self.marks_fields else None
+    @property
+    def is_remote(self) -> bool:  # type: ignore[override]
+        """Return whether the records are read from a URL."""
+        return self.reads_urls and is_url(self.path)
 
-    def image_place(self) -> list[Any]:
-        """Return where image paths in records are resolved; the index does not depend on it."""
-        return [vars(self).get(name) for name in ("root", "follow_symlinks")]
+    def state(self) -> Any:
+        """Return the arguments, and what the index notes about the files."""
+        return [self._recipe(), self.index.metadata] if self.marks_fields else None
 
     def _recipe(self, *without: str) -> dict[str, Any]:
         """Return the values that identify an index: the arguments except `without`."""
@@ -267,13 +254,9 @@ def content_mark(storage: Storage) -> str | None:
 
     None means that fields can change unnoticed: derive such values anew each time.
     """
-    inner = storage
-    while (wrapped := capabilities_of(inner, StorageCapabilities).wraps) is not None:
-        inner = wrapped
-    mark = inner.content_mark() if isinstance(inner, IndexedStorage) else None
-    if mark is None:
+    if (state := storage.state()) is None:
         return None
-    return json.dumps([storage.fingerprint(), mark], sort_keys=True, default=repr)
+    return json.dumps([storage.fingerprint(), state], sort_keys=True, default=repr)
 
 
 def file_mark(path: str | Path) -> list[int]:

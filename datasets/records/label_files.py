@@ -16,8 +16,8 @@ from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.clients import AccessDenied
 from penstock.datasets.files.listings import NothingThere, find_file
 from penstock.datasets.files.local_copies import local_copy
-from penstock.datasets.records.index import Index
 from penstock.datasets.records.matching import check_missing, match_keys, plain
+from penstock.datasets.records.table import Table
 
 MARK = ".packed.npz"
 """File that packing writes beside a split.
@@ -91,15 +91,15 @@ def matched_files(
     return found
 
 
-def find_mark(place: str) -> Index | None:
+def find_mark(place: str) -> Table | None:
     """Open the index that packing wrote beside a split; return None without one."""
     if is_url(place):
         url = f"{place}/{MARK}"
         with contextlib.suppress(AccessDenied):  # object stores deny access to missing files
-            return Index.open(local_copy(url)) if find_file(url) is not None else None
+            return Table.open(local_copy(url)) if find_file(url) is not None else None
         return None
     path = os.path.join(place if os.path.isdir(place) else os.path.dirname(place), MARK)
-    return Index.open(path) if os.path.isfile(path) else None
+    return Table.open(path) if os.path.isfile(path) else None
 
 
 def find_labels(

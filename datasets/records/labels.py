@@ -18,10 +18,10 @@ from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.clients import AccessDenied
 from penstock.datasets.files.listings import find_file
 from penstock.datasets.files.local_copies import copy_file, local_copy
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.label_tables import IMAGE_COLUMNS, LabelTable
 from penstock.datasets.records.matching import matched
 from penstock.datasets.records.split_names import parts_among
+from penstock.datasets.records.table import Table
 
 log = logging.getLogger(__name__)
 
@@ -413,20 +413,14 @@ class FileLabels(NamedTuple):
         return cls(labels, pattern, (key, label), unlabelled, folder)
 
     def add_to(
-        self, found: IndexContent, classes: Sequence[str] | None, *, where: str, place: str
-    ) -> IndexContent:
+        self, found: Table, classes: Sequence[str] | None, *, where: str, place: str
+    ) -> Table:
         """Label the files of a scan; drop files that lack a row in the CSV.
 
         `place` is the override for the data's folder: ``dataset.storage.path=pets/``.
         """
         assert self.source is not None
-        keys: Sequence[str | bytes] = found.get("keys") or ()
-        if pattern := found.get("key_pattern"):
-            start = found["key_start"]
-            keys = [pattern.format(start + i) for i in range(found["count"] or 0)]
-        texts = [
-            key if isinstance(key, str) else key.decode("utf-8", "backslashreplace") for key in keys
-        ]
+        texts = found.keys(np.arange(len(found)))
         names: Sequence[str | None]
         if self.source == "folder":
             names = names_from_folders(texts, where=where)
@@ -452,13 +446,11 @@ class FileLabels(NamedTuple):
         if not given and names:
             raise ValueError(f"{where}: labels={self.source}: no file has a label there")
         ids, class_names = class_ids(given, classes, where=where)
-        columns = {**found["columns"]}
         if len(given) < len(names):
-            rows = [row for row, name in enumerate(names) if name is not None]
-            columns = {name: column[rows] for name, column in columns.items()}
-            left = [keys[row] for row in rows]
-            found = {"keys": left, "columns": columns, "metadata": found.get("metadata", {})}
-        return {**found, "columns": {**columns, "label": ids}, "class_names": class_names}
+            rows = np.array([row for row, name in enumerate(names) if name is not None])
+            taken = found.take(rows)
+            found = found.replaced(keys=taken.raw_keys(), columns=taken.arrays)
+        return found.replaced(columns={**found.arrays, "label": ids}, class_names=class_names)
 
     def csv_version(self) -> list[int] | None:
         """Return size and mtime in ns of the CSV, to detect changes; None without a CSV."""

@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,10 +20,8 @@ from numpy.typing import NDArray
 from penstock.core import contracts
 from penstock.core.contracts import (
     Annotations,
-    PartedStorage,
     RecordsToLabel,
     Storage,
-    UrlReader,
 )
 from penstock.core.sample import MAX_RECORD_BYTES
 from penstock.datasets.files.access import absolute_path, is_pattern, is_url, read_file
@@ -33,7 +31,7 @@ from penstock.datasets.files.listings import look_at
 from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.annotated_storage import AnnotatedStorage
 from penstock.datasets.records.hub_card import CardConfig, card_configs
-from penstock.datasets.records.index import Index, cached_selection
+from penstock.datasets.records.index import cached_selection
 from penstock.datasets.records.split_names import SPLIT_OF, alike, is_split_word, parts_among
 from penstock.datasets.records.subset import Subset
 
@@ -43,10 +41,10 @@ Split = Literal["train", "val", "test"]
 
 # Map longer selections from a file instead of sending them to every worker.
 _MAPPED_ROWS = 1 << 16
+_CHUNK_ROWS = 1 << 18
 _NOT_BY_CHANCE = 1e-4
 """Below this probability, an empty validation split means that the data was split before."""
 _PLACES = ("path", "table", "topic")
-_CONTRACT = ("__len__", "read", "index", "fingerprint")
 # Patterns of shards, by split and ending.
 _SHARD_NAMES = (
     "{}-*-of-*{}",
@@ -54,13 +52,6 @@ _SHARD_NAMES = (
 )
 _DATA_FOLDERS = ("images", "image", "imgs", "img", "jpegimages", "leftimg8bit", "data")
 """Folders that may contain the splits, next to a folder of labels."""
-
-
-@runtime_checkable
-class Limited(Protocol):
-    """A storage or source with a size limit for records, such as an `IndexedStorage`."""
-
-    max_record_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,15 +111,13 @@ class StorageRecipe:
             changes[self._place] = changes.pop("path")
         arguments = {**self.arguments, **changes}
         make, path = self.make, arguments.get("path")
-        by_itself = isinstance(make, UrlReader) and make.reads_urls
-        if isinstance(path, str) and is_url(path) and not by_itself:
+        if isinstance(path, str) and is_url(path) and not getattr(make, "reads_urls", False):
             arguments["path"] = local_copy(path)
         elif isinstance(path, Mapping):  # one file per field
             files = path.items()
             arguments["path"] = {k: local_copy(v) if is_url(v) else v for k, v in files}
         made = make(**arguments)
-        if isinstance(made, Limited):
-            made.max_record_bytes = self.max_record_bytes
+        made.max_record_bytes = self.max_record_bytes
         return made
 
     def parts(self) -> dict[str, str]:
@@ -143,7 +132,9 @@ class StorageRecipe:
         if self.val_path is not None:
             parts = {"train": str(path), "val": self.val_path}
         elif self._place == "path":
-            parts = find_parts(path) or self._parts_inside(path) or {}
+            find_inside = getattr(self.make, "parts_inside", None)
+            inside = find_inside(path) if find_inside and isinstance(path, str) else None
+            parts = find_parts(path) or inside or {}
         else:
             parts = {}
         return parts if self.test_path is None else {**parts, "test": self.test_path}
@@ -152,11 +143,6 @@ class StorageRecipe:
     def _place(self) -> str:
         """Return the name of the argument that locates a split: a path, a table or a topic."""
         return next((name for name in _PLACES if name in self.arguments), "path")
-
-    def _parts_inside(self, path: Any) -> dict[str, str] | None:
-        if isinstance(self.make, PartedStorage) and isinstance(path, str):
-            return self.make.parts_inside(path)
-        return None
 
     def parts_with(self, split: Split) -> dict[str, str]:
         """Return `parts`; raise ValueError if `split` is ``test`` and missing."""
@@ -351,17 +337,15 @@ def _below(folder: Folder, patterns: Sequence[str]) -> str:
 def _opened(recipe: StorageRecipe, **changes: Any) -> Storage:
     """Open a storage and its index, to report a wrong path or class early."""
     storage = recipe.open(**changes)
-    # Look in the class first: a property may start a scan.
-    lacking = [n for n in _CONTRACT if not hasattr(type(storage), n) and not hasattr(storage, n)]
-    if lacking:
+    if not isinstance(storage, Storage):
         raise ValueError(
-            f"storage {type(storage).__qualname__} has no {', '.join(lacking)}; a storage has "
-            f"{', '.join(_CONTRACT)}: see Storage in core/contracts.py"
+            f"storage {type(storage).__qualname__} is no Storage; derive it from "
+            f"penstock.core.contracts.Storage"
         )
     if not isinstance(index := storage.index, contracts.Index):
         raise ValueError(
             f"storage {type(storage).__qualname__}: its index is a {type(index).__qualname__}, "
-            f"expected an Index of core/contracts.py, such as a MemoryIndex of datasets.records"
+            f"expected an Index of core/contracts.py, such as a Table of datasets.records.table"
         )
     len(index)
     return storage
@@ -414,21 +398,19 @@ def _open_part(recipe: StorageRecipe, names: Sequence[str] | None, path: str | N
 
 def _hash_rows(storage: Storage, split: Split, val_fraction: float) -> NDArray[Any]:
     """Return the rows of a split, int32 or int64 [n]; map a long selection from the cache."""
-    index = storage.index
-    dtype = np.int32 if len(index) < 1 << 31 else np.int64
+    index, count = storage.index, len(storage)
+    dtype = np.int32 if count < 1 << 31 else np.int64
 
     def compute() -> NDArray[Any]:
-        if isinstance(index, Index):
-            keys: Iterable[bytes] = index.iter_raw_keys()
-        else:
-            keys = (key.encode() for key in index.keys(np.arange(len(index))))
-        in_val = np.fromiter(is_val(keys, val_fraction), np.bool_, len(index))
+        chunks = (range(n, min(n + _CHUNK_ROWS, count)) for n in range(0, count, _CHUNK_ROWS))
+        keys = (key for rows in chunks for key in index.raw_keys(np.array(rows)))
+        in_val = np.fromiter(is_val(keys, val_fraction), np.bool_, count)
         return np.flatnonzero(in_val if split == "val" else ~in_val).astype(dtype)
 
     if val_fraction == 0 or val_fraction == 1:
         whole = (split == "val") == (val_fraction == 1)
-        return np.arange(len(index) if whole else 0, dtype=dtype)
-    if len(index) < _MAPPED_ROWS:
+        return np.arange(count if whole else 0, dtype=dtype)
+    if count < _MAPPED_ROWS:
         return compute()
     return cached_selection(f"{storage.fingerprint()} {val_fraction!r} {split}", compute)
 

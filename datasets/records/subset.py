@@ -9,91 +9,50 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import ColumnStorage, Storage, StorageCapabilities, capabilities_of
+from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, Record
 from penstock.core.stage_times import CountedRecords
-from penstock.datasets.records.index import Index
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
+from penstock.datasets.records.wrapper import Wrapper
 
 
-class Subset:
-    """A storage of some records of another storage: of its `rows`, integer [n], in order."""
+class Subset(Wrapper):
+    """A storage of some records of another storage: of its `rows`, integer [n], in order.
+
+    Indices and results are relative to this subset.
+    """
+
+    index: Table
 
     def __init__(self, base: Storage, rows: NDArray[Any]) -> None:
-        index = base.index
-        # The `Index` of an inner subset refers to rows of its base: read that base directly.
-        self.base: Storage = base
-        if isinstance(base, Subset) and isinstance(index, Index):
-            self.base = base.base
-        self._can = capabilities_of(self.base, StorageCapabilities)
-        # An `Index` keeps the rows itself, and pickles mapped rows as their file.
-        self._rows = None if isinstance(index, Index) else rows
-        self._index: Index | MemoryIndex = (
-            index if isinstance(index, Index) else MemoryIndex.of(index)
-        ).take(rows)
-
-    def __str__(self) -> str:
-        return str(self.base)
-
-    def __len__(self) -> int:
-        return len(self._index)
-
-    @property
-    def index(self) -> Index | MemoryIndex:
-        """Return the index of the subset."""
-        return self._index
-
-    def fingerprint(self) -> str:
-        """Hash the base's fingerprint and the rows."""
-        return self._index.fingerprint()
+        # The table of an inner subset refers to rows of its base: read that base directly.
+        self.base = base.base if isinstance(base, Subset) else base
+        self.index = Table.of(base.index).take(rows)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read the records at `indices`, int64 [n], relative to this subset."""
+        """Read the records at `indices`, int64 [n]."""
         indices = np.asarray(indices, np.int64)
-        records = self.base.read(self._rows_at(indices))
+        records = self.base.read(self.index.rows(indices))
         numbered = [
             replace(record, index=i) for i, record in zip(indices.tolist(), records, strict=True)
         ]
         return CountedRecords.of(numbered, [records])
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Return the capabilities of the base."""
-        base = self._can
-        return StorageCapabilities(
-            columns=self if base.columns else None,
-            held_bytes=self._held_bytes if base.held_bytes else None,
-            shards=self._shards if base.shards else None,
-            wraps=self.base,
-        )
+    def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any] | None:
+        """Return the memory of records."""
+        return self.base.held_bytes(self.index.rows(indices))
 
-    def _held_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any] | None:
-        held_bytes = self._can.held_bytes
-        assert held_bytes is not None
-        return held_bytes(self._rows_at(indices))
-
-    def _shards(self) -> NDArray[np.int64]:
+    def shards(self) -> NDArray[np.int64] | None:
         """Return the positions where the shard of the base changes."""
-        assert self._can.shards is not None
-        rows = self._rows_at(np.arange(len(self)))
-        shards = np.searchsorted(self._can.shards(), rows, side="right")
-        return np.flatnonzero(np.diff(shards, prepend=0))
-
-    def _columns(self) -> ColumnStorage:
-        columns = self._can.columns
-        assert columns is not None, "the base has no columns"
-        return columns
-
-    def _rows_at(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        if isinstance(self._index, Index):
-            return self._index.rows(indices)
-        assert self._rows is not None
-        return self._rows[indices].astype(np.int64)
+        if (firsts := self.base.shards()) is None:
+            return None
+        rows = self.index.rows(np.arange(len(self)))
+        return np.flatnonzero(np.diff(np.searchsorted(firsts, rows, side="right"), prepend=0))
 
     @property
-    def fields(self) -> tuple[str, ...]:
-        """Return the fields of every record, if the base provides columns."""
-        return self._columns().fields
+    def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Return the fields of the base."""
+        return self.base.column_fields
 
     def take(
         self,
@@ -101,6 +60,6 @@ class Subset:
         fields: Collection[str],
         *,
         allocate: Callable[[int], Any] | None = None,
-    ) -> dict[str, NDArray[Any]] | None:
-        """Return columns of the records at `indices`, int64 [n], relative to this subset."""
-        return self._columns().take(self._rows_at(indices), fields, allocate=allocate)
+    ) -> dict[str, Any] | None:
+        """Return columns of the records at `indices`, int64 [n]."""
+        return self.base.take(self.index.rows(indices), fields, allocate=allocate)

@@ -14,13 +14,11 @@ from annotated_types import Ge
 
 from penstock.core.json_text import parse_json
 from penstock.core.registry import register
-from penstock.core.sample import RecordError
 from penstock.datasets.columnar.form import TableFile, TableForm
 from penstock.datasets.columnar.storage import TableStorage
 from penstock.datasets.columnar.writer import TableWriter
 from penstock.datasets.files.access import RangeFile, retried
-from penstock.datasets.files.data_files import DataFiles
-from penstock.datasets.files.ipc_sizes import file_fault, message_fault
+from penstock.datasets.files.data_files import DataFiles, find_data_files
 
 _MAGIC = b"ARROW1"
 _MAPPED_BATCH_BYTES = 4096  # of the objects that point into the file, for each batch
@@ -32,9 +30,6 @@ class ArrowFile(TableFile):
 
     Opening a stream finds its batches.
 
-    Args:
-        max_bytes: Maximum bytes of a record; compressed batches must not become absurdly larger.
-
     Raises:
         RecordError: The file is neither, or is truncated.
         FileNotFoundError: The file is missing.
@@ -42,12 +37,11 @@ class ArrowFile(TableFile):
 
     size_bytes = _OPEN_BYTES
 
-    def __init__(self, path: str, max_bytes: int) -> None:
+    def __init__(self, path: str) -> None:
         import pyarrow as pa
 
         from penstock.datasets.columnar.group import damage
 
-        self._max_bytes = max_bytes
         self._lock = threading.Lock()
         self._reader: Any = None
         with damage(), pa.memory_map(path) as source:
@@ -58,9 +52,6 @@ class ArrowFile(TableFile):
                 self.schema = self._reader.schema
                 self.num_groups = self._reader.num_record_batches
             else:
-                for message in pa.ipc.MessageReader.open_stream(self._memory):
-                    if fault := message_fault(message.metadata, message.body or b"", max_bytes):
-                        raise RecordError(fault)
                 stream = pa.ipc.open_stream(self._memory)
                 self.schema = stream.schema
                 self._batches = list(stream)
@@ -91,8 +82,6 @@ class ArrowFile(TableFile):
 
         if self._reader is None:
             return self._batches[number]
-        if fault := file_fault(self._memory, number, self._max_bytes):
-            raise RecordError(fault)
         with self._lock, damage():
             return self._reader.get_batch(number)
 
@@ -102,54 +91,6 @@ class ArrowFile(TableFile):
         return all(start <= buffer.address <= stop for buffer in buffers if buffer.size)
 
 
-def saved_files(folder: str, *, where: str) -> DataFiles | None:
-    """Return the files of a saved data set, or None for other folders.
-
-    Raises:
-        ValueError: The data set is damaged, or holds several splits.
-    """
-    if os.path.isfile(os.path.join(folder, "dataset_dict.json")):
-        splits = _read_json(folder, "dataset_dict.json", "splits", where=where)
-        raise ValueError(
-            f"{where}: holds the splits {', '.join(map(str, splits))}; set dataset.storage.path to "
-            f"the folder of one of them"
-        )
-    if not os.path.isfile(os.path.join(folder, "state.json")):
-        return None
-    entries = _read_json(folder, "state.json", "_data_files", where=where)
-    names, marks = [], []
-    for entry in entries:
-        name = entry.get("filename") if isinstance(entry, dict) else None
-        if not isinstance(name, str) or name != os.path.basename(name) or name in ("", ".", ".."):
-            raise ValueError(
-                f"{where}: state.json names the file {name!r}, expected a name in this folder"
-            )
-        try:
-            status = os.stat(os.path.join(folder, name))
-        except OSError as error:
-            raise ValueError(
-                f"{where}: state.json names {name!r}: {error.strerror}; copy the folder again"
-            ) from error
-        names.append(name)
-        marks.append((status.st_size, status.st_mtime_ns))
-    if not names:
-        raise ValueError(f"{where}: state.json names no file; nothing to read")
-    return DataFiles(folder, tuple(names), tuple(marks))
-
-
-def _read_json(folder: str, name: str, item: str, *, where: str) -> list[Any]:
-    try:
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-            value = parse_json(file.read())[item]
-        if not isinstance(value, list):
-            raise TypeError(f"{item} is no list")
-        return value
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{where}: {name} is damaged ({type(error).__name__}: {error}); copy the folder again"
-        ) from error
-
-
 class Arrow(TableForm):
     """Arrow IPC files; see `ArrowStorage` for the options."""
 
@@ -157,10 +98,10 @@ class Arrow(TableForm):
     endings = (".arrow", ".feather", ".ipc")
     group_name = "record batch"
 
-    def open(self, file: RangeFile, file_bytes: int, max_bytes: int) -> TableFile:
+    def open(self, file: RangeFile, file_bytes: int) -> TableFile:
         """Map the file."""
         path = file.path
-        return retried(lambda: ArrowFile(path, max_bytes), path=path, root=file.root)
+        return retried(lambda: ArrowFile(path), path=path, root=file.root)
 
 
 @register("storage", "arrow")
@@ -201,8 +142,24 @@ class ArrowStorage(TableStorage):
     form_class = Arrow
 
     def _find_files(self) -> DataFiles:
-        saved = saved_files(self.path, where=str(self)) if os.path.isdir(self.path) else None
-        return saved or super()._find_files()
+        """Find the files; those of `save_to_disk` are named by ``state.json``."""
+        if os.path.isfile(os.path.join(self.path, "dataset_dict.json")):
+            raise ValueError(
+                f"{self}: holds several splits; set dataset.storage.path to the folder of one"
+            )
+        state = Path(self.path, "state.json")
+        if not state.is_file():
+            return super()._find_files()
+        try:
+            entries = parse_json(state.read_bytes())["_data_files"]
+            names = [os.path.basename(entry["filename"]) for entry in entries]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ValueError(
+                f"{self}: state.json is damaged ({type(error).__name__}: {error}); copy the folder "
+                f"again"
+            ) from error
+        paths = [os.path.join(self.path, name) for name in names]
+        return find_data_files(paths, endings=self.form.endings, where=str(self))
 
 
 @register("writer", "arrow")

@@ -21,7 +21,6 @@ import numpy as np
 
 from penstock.core.machine_cache import computed_once, received, sent, signature_of
 from penstock.core.registry import register
-from penstock.core.sample import MAX_RECORD_BYTES
 from penstock.datasets.columnar.form import TableFile, TableForm
 from penstock.datasets.columnar.storage import TableStorage
 from penstock.datasets.files.access import RangeFile, is_url
@@ -64,17 +63,17 @@ class Csv(TableForm):
     endings = (".csv", ".tsv")
     group_name = "table"
 
-    def open(self, file: RangeFile, file_bytes: int, max_bytes: int) -> TableFile:
+    def open(self, file: RangeFile, file_bytes: int) -> TableFile:
         """Map the parsed file."""
-        opened = ArrowFile(file.path, max_bytes)
+        opened = ArrowFile(file.path)
         opened.content = [opened.schema.metadata[b"content"].decode()]
         return opened
 
     def scan(self, file: RangeFile, file_bytes: int, name: str, max_bytes: int) -> Table:
         """Add the parser's warnings to the table."""
         table = super().scan(file, file_bytes, name, max_bytes)
-        doubts = ArrowFile(file.path, max_bytes).schema.metadata[b"doubts"]
-        return replace(table, meta={**table.meta, "doubts": json.loads(doubts)})
+        doubts = ArrowFile(file.path).schema.metadata[b"doubts"]
+        return table.replaced(metadata={**table.metadata, "doubts": json.loads(doubts)})
 
     def roles(self, schema: Any) -> Roles:
         """Find the roles of the columns; image, label and key by name."""
@@ -108,7 +107,7 @@ class ParsedFiles(DataFiles):
                 _Parser(local_copy(source) if is_url(source) else source, self.form).write(copy)
 
             def load(copy: Path) -> str:
-                ArrowFile(str(copy), MAX_RECORD_BYTES)  # raises if it is damaged
+                ArrowFile(str(copy))  # raises if it is damaged
                 return str(copy)
 
             what, copied = f"columns of {source}", f"table-{signature}"
@@ -246,6 +245,7 @@ class _Parser:
     def write(self, path: Path) -> None:
         """Write the typed columns as an Arrow file."""
         import pyarrow as pa
+        import pyarrow.compute as pc
 
         columns, content = self._parse()
         form, types = self._form.named(self._header), dict(self._form.types)
@@ -255,13 +255,10 @@ class _Parser:
                 raise ValueError(f"types: no column {name!r}; columns: {known}")
         typed = {}
         for name, texts in columns.items():
-            if name == form.label_column:
-                typed[name] = self._labels(name, texts, types.get(name))
-                continue
-            if name == form.key_column:
-                self._check_keys(name, texts)
             kind = "str" if name in (form.image_column, form.key_column) else types.get(name)
             typed[name] = self._typed(name, texts, kind)
+            if name == form.label_column and not pa.types.is_integer(typed[name].type):
+                typed[name] = pc.utf8_trim_whitespace(texts)
         for name, values in typed.items():
             if pa.types.is_large_string(values.type) and name != form.key_column:
                 encoded = values.dictionary_encode()
@@ -317,36 +314,6 @@ class _Parser:
             raise ValueError("it has a header and no row; nothing to read")
         digest = hashlib.blake2b(data, digest_size=16).hexdigest()
         return {name: table.column(name).combine_chunks() for name in self._header}, digest
-
-    def _labels(self, name: str, texts: Any, kind: ColumnType | None) -> Any:
-        import pyarrow as pa
-        import pyarrow.compute as pc
-
-        labels = pc.utf8_trim_whitespace(texts)
-        gone = pc.or_kleene(pc.is_null(labels), pc.is_in(labels, pa.array(self._form.missing)))
-        if (row := gone.index(True).as_py()) >= 0:
-            self._refuse(name, row, "the label is missing ({}); fill it in, or take the row out")
-        values = self._typed(name, texts, kind)
-        return values if pa.types.is_integer(values.type) else labels
-
-    def _check_keys(self, name: str, texts: Any) -> None:
-        import pyarrow.compute as pc
-
-        if texts.null_count:
-            row = pc.is_null(texts).index(True).as_py()
-            self._refuse(name, row, f"{name!r} is missing ({{}}); fill it in, or take the row out")
-        encoded = texts.dictionary_encode()
-        if len(encoded.dictionary) < len(texts):
-            codes = encoded.indices.to_numpy()
-            first = np.unique(codes, return_index=True)[1]
-            row = int(np.setdiff1d(np.arange(len(codes)), first)[0])
-            line, _ = self.row(int((codes == codes[row]).argmax()))
-            self._refuse(
-                name,
-                row,
-                f"{{}} stands here and in line {line}; name one whose values differ: "
-                f"dataset.storage.key_column",
-            )
 
     def _typed(self, name: str, texts: Any, kind: ColumnType | None) -> Any:
         """Convert a column to its type, given or the narrowest that holds every value."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import unicodedata
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -13,7 +12,8 @@ import numpy as np
 import yaml
 from numpy.typing import NDArray
 
-from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys, written_keys
+from penstock.core.contracts import Storage, Writer
+from penstock.core.parts import PackPlan, Part, PartSummary, Written, written_keys
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import (
@@ -31,14 +31,13 @@ from penstock.datasets.files.data_files import (
 )
 from penstock.datasets.files.listings import find_file
 from penstock.datasets.records.folder_storage import FolderStorage
-from penstock.datasets.records.index import Index, IndexContent
 from penstock.datasets.records.labels import (
     FileLabels,
     Unlabelled,
     class_ids,
     names_from_folders,
 )
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table, numbered
 
 _NAME_BYTES = 255  # the limit of file systems
 _PATH_BYTES = 2048
@@ -109,9 +108,9 @@ class ImageFolder(FolderStorage):
             self._check_pattern(pattern)
 
     @property
-    def marks_records(self) -> bool:  # type: ignore[override]
-        """Return whether a scan lists the files, rather than a pattern."""
-        return self.pattern is None
+    def is_remote(self) -> bool:  # type: ignore[override]
+        """Return whether a scan lists the files of a URL; a pattern notices no change."""
+        return super().is_remote and self.pattern is None
 
     def mark(self) -> Any:
         """Return the state of the labels' CSV; a URL is listed only without a pattern."""
@@ -119,7 +118,7 @@ class ImageFolder(FolderStorage):
             return [None, self.labels.csv_version()]
         return super().mark()
 
-    def is_current(self, index: Index, mark: Any) -> bool:
+    def is_current(self, index: Table, mark: Any) -> bool:
         """Return whether the CSV and all folders are unchanged."""
         if self.pattern is not None:
             return bool(index.metadata.get("mark") == mark)
@@ -151,21 +150,19 @@ class ImageFolder(FolderStorage):
                 f"in img_{{:07d}}.jpg"
             )
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Find the files, or generate their names, and their labels."""
         if self.pattern is None:
             return super().scan()
-        return self.labelled({
-            "key_pattern": self.pattern, "key_start": self.start, "count": self.count,
-            "columns": {},
-        })  # fmt: skip
+        return self.labelled(Table(numbered(self.count or 0, self.pattern, self.start)))
 
-    def labelled(self, content: IndexContent) -> IndexContent:
+    def labelled(self, table: Table) -> Table:
         """Add the labels; files outside of class folders stay unlabelled."""
-        keys = content.get("keys") or [self.pattern or ""]
-        if self.labels.source == "folder" and not any("/" in os.fsdecode(key) for key in keys):
-            return content
-        return super().labelled(content)
+        if self.labels.source == "folder":
+            keys = table.raw_keys() if self.pattern is None else [self.pattern.encode()]
+            if not any(b"/" in key for key in keys):
+                return table
+        return super().labelled(table)
 
 
 def _folder_beside(path: str) -> str:
@@ -199,7 +196,7 @@ def _folder_beside(path: str) -> str:
 
 
 @register("writer", "image_folder")
-class ImageFolderWriter:
+class ImageFolderWriter(Writer):
     """A folder for each class, with the image files, which keep their bytes.
 
     Keys are the files' paths and must have the form ``<class>/<name>.jpg``, as keys of records
@@ -207,19 +204,18 @@ class ImageFolderWriter:
     image file, a label, and no other field.
     """
 
-    version = 1
     part_records = 4096
-    part_bytes = 1 << 28
     cannot_hold = frozenset(
         ("keys", "numbered", "order", "classes", "pixels", "arrays", "shapes", "bytes", "numbers",
          "values", "no image")
     )  # fmt: skip
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Check that all keys can be paths, and that the writer can store the samples."""
+        """Check that all keys are paths of image files, and the samples."""
         keys = list(_all_keys(plan))
-        _refuse_paths(keys)
+        for key in keys:
+            if problem := _problem(key):
+                raise _refusal(f"the key {_shown(key)} {problem}, and it would be a file's path")
         for one, other in pairwise(keys):
             if one >= other:
                 raise _refusal(f"{_shown(other)} stands behind {_shown(one)}, and files are sorted")
@@ -234,7 +230,7 @@ class ImageFolderWriter:
         names, made = [], set()
         for record in records:
             content = _content(record, plan)
-            [key] = raw_keys(plan.index, np.array([record.index]))
+            [key] = plan.index.raw_keys(np.array([record.index]))
             name = os.fsdecode(key)
             if (parent := os.path.dirname(name)) not in made:
                 made.add(parent)
@@ -243,9 +239,6 @@ class ImageFolderWriter:
             names.append(name)
         return Written(files=tuple(names))
 
-    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Do nothing: the files are in place."""
-
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
         """Check that every class still has a file, since unreadable records are missing."""
         _refuse_classes(written_keys(plan, summaries), plan)
@@ -253,25 +246,7 @@ class ImageFolderWriter:
 
 def _all_keys(plan: PackPlan) -> Iterator[bytes]:
     for first in range(0, len(plan), _CHUNK):
-        yield from raw_keys(plan.index, np.arange(first, min(first + _CHUNK, len(plan))))
-
-
-def _refuse_paths(keys: Sequence[bytes]) -> None:
-    """Refuse keys that are not names of image files, or that may name one file twice."""
-    files: dict[str, bytes] = {}
-    folders: dict[str, bytes] = {}
-    for key in keys:
-        if problem := _problem(key):
-            raise _refusal(f"the key {_shown(key)} {problem}, and it would be a file's path")
-        parent = key.rpartition(b"/")[0]
-        while parent and folders.get(_folded(parent)) != parent:
-            if (other := folders.setdefault(_folded(parent), parent)) != parent:
-                raise _refusal(f"the folders {_shown(other)} and {_shown(parent)} may be one")
-            parent = parent.rpartition(b"/")[0]
-        if (known := files.setdefault(_folded(key), key)) is not key:
-            raise _refusal(f"the files {_shown(known)} and {_shown(key)} may be one")
-    for name in folders.keys() & files.keys():
-        raise _refusal(f"{_shown(files[name])} would be a file and a folder")
+        yield from plan.index.raw_keys(np.arange(first, min(first + _CHUNK, len(plan))))
 
 
 def _problem(key: bytes) -> str | None:
@@ -315,12 +290,6 @@ def _content(record: Record, plan: PackPlan) -> bytes:
     return bytes(image)
 
 
-def _folded(path: bytes) -> str:
-    """Fold a path as file systems may: equal results may be one file."""
-    text = path.decode("utf-8", "surrogateescape")
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", text).casefold())
-
-
 def _shown(key: bytes) -> str:
     text = key.decode("utf-8", "backslashreplace")
     return repr(text if len(text) < 80 else f"{text[:77]}...")
@@ -331,7 +300,7 @@ def _refusal(what: str) -> ValueError:
 
 
 @register("storage", "image_files")
-class ImageFiles:
+class ImageFiles(Storage):
     """Image files by their paths, without labels, in the given order.
 
     Records have the field ``image`` (the file's bytes); their keys are the paths as given.
@@ -348,10 +317,7 @@ class ImageFiles:
         self._behind = [path for path in self.paths if is_url(path)]
         for url, found in zip(self._behind, side_by_side(find_file, self._behind), strict=True):
             sizes[url] = 0 if found is None else found.size_bytes
-        self.index = MemoryIndex(paths, {"size_bytes": [sizes.get(p, 0) for p in self.paths]})
-
-    def __len__(self) -> int:
-        return len(self.paths)
+        self.index = Table(paths, {"size_bytes": [sizes.get(p, 0) for p in self.paths]})
 
     def __str__(self) -> str:
         return f"image_files of {len(self)} files"
@@ -374,7 +340,3 @@ class ImageFiles:
             return Record(row, key, {"image": read_file(path, root=os.path.dirname(path))})
         except MissingFile as error:
             return BadRecord(row, key, str(error))
-
-    def fingerprint(self) -> str:
-        """Return a hash of the paths as given and the files' sizes."""
-        return self.index.fingerprint()

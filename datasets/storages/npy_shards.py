@@ -21,7 +21,6 @@ from penstock.core.arrays import (
     view_npy,
 )
 from penstock.core.contracts import Storage
-from penstock.core.parts import PartSummary
 from penstock.core.registry import register
 from penstock.core.sample import RecordError, too_large
 from penstock.datasets.array_shards.shards import Columns, Unread
@@ -54,9 +53,7 @@ class NpyForm(ArrayForm):
     name = "npy_shards"
     endings = (".npy", ".npz")
 
-    def columns(
-        self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
-    ) -> Columns:
+    def columns(self, path: str, root: str, where: str, *, checked: bool) -> Columns:
         """Map the array of a `.npy` file or the arrays of an archive; compressed: `Unread`."""
         status = retried(lambda: os.stat(path), path=path, root=root)
         file = RangeFile(path, root=root)
@@ -65,7 +62,7 @@ class NpyForm(ArrayForm):
         for name, place in _look(path, root, where, status.st_size, status.st_mtime_ns).items():
             dtype, member = np.dtype(place.dtype), place.member
             if member is not None and member.method == DEFLATED:
-                columns[name] = Unread(dtype, place.shape, partial(_array, file, member, max_bytes))
+                columns[name] = Unread(dtype, place.shape, partial(_array, file, member))
                 continue
             if checked and member is not None:
                 _content(file, member)
@@ -135,15 +132,15 @@ def map_file(path: str) -> mmap.mmap:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
-def _content(file: RangeFile, member: Member, max_bytes: int | None = None) -> bytes:
+def _content(file: RangeFile, member: Member) -> bytes:
     try:
-        return read_member(file, member, max_bytes=max_bytes)
+        return read_member(file, member)
     except RecordError as error:
         raise ValueError(f"{member.name}: {error}") from error
 
 
-def _array(file: RangeFile, member: Member, max_bytes: int) -> NDArray[Any]:
-    return view_npy(_content(file, member, max_bytes))
+def _array(file: RangeFile, member: Member) -> NDArray[Any]:
+    return view_npy(_content(file, member))
 
 
 @register("storage", "npy_shards")
@@ -156,7 +153,6 @@ def open_npy_shards(
     label_columns: tuple[str, str] = ("key", "label"),
     unlabelled: Unlabelled = None,
     classes: list[str] | None = None,
-    kinds: dict[str, str] | None = None,
     checksums: bool = False,
 ) -> Storage:
     """Arrays in many `.npy` and `.npz` files; nothing is ever unpickled.
@@ -167,9 +163,7 @@ def open_npy_shards(
     a shard with a member for each field; uncompressed members are mapped like files.
     All shards have the same fields; if their shapes and types agree too, batches are read as
     a whole. Large rows are read-only views of the map. ``keys`` holds the keys; the default is
-    row numbers. Values of differing lengths are concatenated in
-    ``texts_007.npy``, with their bounds in ``texts.offsets_007.npy``, and the shapes of values
-    with more than one axis in ``texts.shapes_007.npy``.
+    row numbers.
 
     Without `rows`, a file is a sample: a `.npy` file has the field ``array``, an `.npz` file a
     field for each member. Keys are paths; labels work as in an image folder.
@@ -184,36 +178,24 @@ def open_npy_shards(
         unlabelled: Files without a row in the CSV; see `ImageFolder`.
         classes: Class names by id; None: with `rows`, the lines of ``classes.txt``, or the numbers;
             without, the classes found.
-        kinds: Kinds of fields of differing lengths, other than arrays: ``bytes``, ``text`` (UTF-8)
-            or ``json``.
         checksums: Verify the members of `.npz` files when a process opens a file, which reads all
             of it. Compressed members are always verified.
     """
     label_files = partial(FileLabels.of, labels, label_pattern, label_columns, unlabelled)
     return open_arrays(
-        NpyForm(), path, rows=rows, labels=label_files, classes=classes, checksums=checksums,
-        kinds=kinds,
-    )  # fmt: skip
+        NpyForm(), path, rows=rows, labels=label_files, classes=classes, checksums=checksums
+    )
 
 
 @register("writer", "npy_shards")
 class NpyShardsWriter(ShardWriter):
-    """A folder of ``image_00000.npy``, ``label_00000.npy``, ..., which `numpy.load` opens.
-
-    For values of differing shapes, `ShardWriter` adds ``image.offsets_00000`` and so on.
-    """
-
-    def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
-        """Accept all arrays: NumPy can save them."""
+    """A folder of ``image_00000.npy``, ``label_00000.npy``, ..., which `numpy.load` opens."""
 
     def _write(
-        self, folder: Path, number: int, arrays: Mapping[str, NDArray[Any]]
+        self, folder: Path, number: int, keys: list[str], arrays: Mapping[str, NDArray[Any]]
     ) -> tuple[str, ...]:
+        arrays = {"key": np.array(keys), **arrays}
         files = {f"{name}_{number:05d}.npy": array for name, array in arrays.items()}
         for name, array in files.items():
             np.save(folder / name, array, allow_pickle=False)
         return tuple(files)
-
-    def _fields(self, folder: Path, summary: PartSummary) -> set[str]:
-        names = (name.rpartition("_")[0] for name in summary.written.files)
-        return {name for name in names if "." not in name}

@@ -10,14 +10,12 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge
 
 from penstock.core.registry import register
-from penstock.core.sample import RecordError, inflated_too_large, too_large
+from penstock.core.sample import RecordError
 from penstock.core.stage_times import counted, traffic
 from penstock.datasets.columnar.form import TableFile, TableForm
 from penstock.datasets.columnar.storage import TableStorage
 from penstock.datasets.columnar.writer import TableWriter
 from penstock.datasets.files.access import RangeFile, RangeStream
-
-_VALUE_BYTES = {"FLOAT": 4, "DOUBLE": 8, "INT64": 8}  # at least
 
 
 class Parquet(TableForm):
@@ -27,9 +25,9 @@ class Parquet(TableForm):
     endings = (".parquet", ".parq")
     group_name = "row group"
 
-    def open(self, file: RangeFile, file_bytes: int, max_bytes: int) -> TableFile:
+    def open(self, file: RangeFile, file_bytes: int) -> TableFile:
         """Read the footer."""
-        return ParquetFile(file, file_bytes, max_bytes)
+        return ParquetFile(file, file_bytes)
 
 
 @register("storage", "parquet")
@@ -71,12 +69,12 @@ class ParquetStorage(TableStorage):
 class ParquetFile(TableFile):
     """A file by its footer; each call opens a reader, since threads cannot share one."""
 
-    def __init__(self, file: RangeFile, file_bytes: int, max_bytes: int) -> None:
+    def __init__(self, file: RangeFile, file_bytes: int) -> None:
         import pyarrow.parquet as pq
 
         from penstock.datasets.columnar.group import damage
 
-        self._file, self._file_bytes, self._max_bytes = file, file_bytes, max_bytes
+        self._file, self._file_bytes = file, file_bytes
         with damage():
             self._footer = pq.ParquetFile(self._view()).metadata
             self._file.close()  # as after each read, because many footers stay cached
@@ -125,7 +123,7 @@ class ParquetFile(TableFile):
         return [n for n, path in enumerate(paths) if f"{path}.".startswith(starts)]
 
     def _check(self, group: int, leaves: Sequence[str]) -> None:
-        """Raise RecordError for columns that are damaged, or absurdly large in memory."""
+        """Raise RecordError for columns whose metadata is damaged."""
         import pyarrow.parquet as pq
 
         from penstock.datasets.columnar.group import damage
@@ -137,7 +135,7 @@ class ParquetFile(TableFile):
                 _NoData(self._file_bytes), metadata=self._footer, buffer_size=4096
             )
             file.read_row_group(group, columns=list(leaves), use_threads=False)
-        about, largest = self._footer.row_group(group), 0
+        about = self._footer.row_group(group)
         for number in self._leaves(leaves):
             column = about.column(number)
             if column.physical_type != self._footer.schema.column(number).physical_type:
@@ -145,16 +143,6 @@ class ParquetFile(TableFile):
                 raise RecordError(
                     f"column {column.path_in_schema!r} differs in type from the schema"
                 )
-            # Equal values are stored once, but each takes memory.
-            values = column.num_values * _VALUE_BYTES.get(column.physical_type, 1)
-            size_bytes = max(column.total_uncompressed_size, values)
-            stored_bytes = column.total_compressed_size
-            if fault := inflated_too_large(size_bytes, stored_bytes, self._max_bytes):
-                raise RecordError(f"column {column.path_in_schema!r}: {fault}")
-            largest = max(largest, size_bytes)
-        each = max(about.total_byte_size, largest) // max(about.num_rows, 1)
-        if each > self._max_bytes:
-            raise RecordError(f"on average a record {too_large(each, self._max_bytes)}")
 
     def _view(self) -> RangeStream:
         return _CountedView(self._file, self._file_bytes)

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Storage
-from penstock.core.parts import PartSummary
 from penstock.core.registry import register
 from penstock.core.sample import RecordError
 from penstock.core.user_errors import is_trouble
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 _REMEDY = "save tensors, or lists and dicts of them, with torch.save"
 
 
-def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int) -> Any:
+def load_pt(path: str, *, root: str, where: str, checksums: bool) -> Any:
     """Load a file of `torch.save` onto the CPU, with mapped tensors; never runs its code.
 
     With `checksums`, reads the whole file and verifies it.
@@ -58,7 +57,7 @@ def load_pt(path: str, *, root: str, where: str, checksums: bool, max_bytes: int
                 )
             # The library does not verify mapped tensors; the other members are small.
             if checksums or "/data/" not in member.name:
-                read_member(file, member, max_bytes=max_bytes)
+                read_member(file, member)
     except RecordError as error:
         again = "; copy it again" if name else ""
         raise ValueError(f"{where}: {name}{error}{again}") from error
@@ -119,13 +118,11 @@ class PtForm(ArrayForm):
     name = "pt_shards"
     endings = (".pt", ".pth")
 
-    def columns(
-        self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
-    ) -> Columns:
+    def columns(self, path: str, root: str, where: str, *, checked: bool) -> Columns:
         """Map the tensors of a file."""
         import torch
 
-        saved = load_pt(path, root=root, where=where, checksums=checked, max_bytes=max_bytes)
+        saved = load_pt(path, root=root, where=where, checksums=checked)
         if isinstance(saved, Mapping):
             if not saved:
                 raise ValueError(f"{where} holds no tensor; {_REMEDY}")
@@ -151,7 +148,7 @@ class PtForm(ArrayForm):
         """Read a tensor as ``array``, or a dict of tensors and plain values."""
         import torch
 
-        saved = load_pt(path, root=root, where="it", checksums=checked, max_bytes=max_bytes)
+        saved = load_pt(path, root=root, where="it", checksums=checked)
         if isinstance(saved, torch.Tensor):
             return {"array": to_array(saved, "it")}
         if not isinstance(saved, Mapping):
@@ -235,29 +232,19 @@ def open_pt_shards(
 
 @register("writer", "pt_shards")
 class PtShardsWriter(ShardWriter):
-    """A folder of ``00000.pt``, ..., each a dict of tensors, which `torch.load` opens.
-
-    For values of differing shapes, `ShardWriter` adds ``image.offsets`` and so on to the dict.
-    """
+    """A folder of ``00000.pt``, ..., each a dict of tensors, which `torch.load` opens."""
 
     def _check(self, arrays: Mapping[str, NDArray[Any]]) -> None:
         _tensors(arrays)
 
     def _write(
-        self, folder: Path, number: int, arrays: Mapping[str, NDArray[Any]]
+        self, folder: Path, number: int, keys: list[str], arrays: Mapping[str, NDArray[Any]]
     ) -> tuple[str, ...]:
         import torch
 
         name = f"{number:05d}.pt"
-        torch.save(_tensors(arrays), folder / name)
+        torch.save({"key": keys, **_tensors(arrays)}, folder / name)
         return (name,)
-
-    def _fields(self, folder: Path, summary: PartSummary) -> set[str]:
-        import torch
-
-        [name] = summary.written.files
-        saved = torch.load(folder / name, weights_only=True, mmap=True)
-        return {field for field in saved if "." not in field}
 
 
 def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:

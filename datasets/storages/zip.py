@@ -18,7 +18,8 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.parts import PackPlan, Part, PartSummary, Written
+from penstock.core.contracts import Writer
+from penstock.core.parts import PackPlan, Part, Written
 from penstock.core.record_codec import UncacheableError, pack_record, unpack_record
 from penstock.core.registry import register
 from penstock.core.sample import Record, RecordError
@@ -38,7 +39,6 @@ from penstock.datasets.files.zip_members import (
     read_member,
 )
 from penstock.datasets.records.file_storage import FileStorage, Form
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.labels import FileLabels, Unlabelled
 from penstock.datasets.records.split_names import parts_among
 from penstock.datasets.records.table import NO_LABEL, Table
@@ -102,12 +102,12 @@ class ZipStorage(FileStorage):
         beside = self.path if is_folder else os.path.dirname(self.path)
         self.labels = FileLabels.of(labels, label_pattern, label_columns, unlabelled, folder=beside)
 
-    def _labelled(self, content: IndexContent, tables: Sequence[Table]) -> IndexContent:
-        if self.labels is None or self.labels.source is None or tables[0].meta["packed"]:
-            return content
+    def _labelled(self, table: Table, tables: Sequence[Table]) -> Table:
+        if self.labels is None or self.labels.source is None or tables[0].metadata["packed"]:
+            return table
         above = f"{self._folder}/" if self._folder else ""
         if self.labels.source == "folder" and self.classes is None:
-            keys = [key for table in tables for key in table.keys if b"/" in key]
+            keys = [key for key in table.raw_keys() if b"/" in key]
             tops = {key.partition(b"/")[0] for key in keys}
             if parts := parts_among([top.decode(errors="replace") for top in tops]):
                 part = f"{above}{parts[0]}"
@@ -117,7 +117,7 @@ class ZipStorage(FileStorage):
                     f"the parts into train.zip and val.zip and set path to their folder"
                 )
         place = f"dataset.storage.folder={above}"
-        return self.labels.add_to(content, self.classes, where=str(self), place=place)
+        return self.labels.add_to(table, self.classes, where=str(self), place=place)
 
 
 @dataclass(frozen=True, repr=False)
@@ -144,18 +144,18 @@ class Zip(Form):
         """Read the directory of an archive, and the table of a packed one."""
         members = list_members(RangeStream(file, file_bytes))
         if self.packed and members and members[-1].name == _TABLE:
-            return self._table(file, members, max_bytes)
+            return self._table(file, members)
         keyed = [(self._key(member.name), member) for member in members]
         found = [(key, member) for key, member in keyed if key is not None]
         others = Counter(ending_of(os.fsencode(m.name)) for key, m in keyed if key is None)
         places = [_place(None, member) for _, member in found]
         columns = _columns(places)
         keys = [key.encode("utf-8", "surrogateescape") for key, _ in found]
-        return Table(keys, columns, meta={"packed": False, "others": others})
+        return Table(keys, columns, metadata={"packed": False, "others": others})
 
-    def _table(self, file: RangeFile, members: Sequence[Member], max_bytes: int) -> Table:
+    def _table(self, file: RangeFile, members: Sequence[Member]) -> Table:
         try:
-            _, table = unpack_record(read_member(file, members[-1], max_bytes=max_bytes))
+            _, table = unpack_record(read_member(file, members[-1]))
             places = [
                 _place(*(None if n < 0 else members[n] for n in pair))
                 for pair in zip(table["fields"].tolist(), table["image"].tolist(), strict=True)
@@ -201,7 +201,7 @@ class Zip(Form):
 
     def order(self, tables: Sequence[Table], keys: Sequence[bytes]) -> NDArray[np.int64] | None:
         """Sort image files by key; packed records keep their order."""
-        packed = {table.meta["packed"] for table in tables}
+        packed = {table.metadata["packed"] for table in tables}
         if len(packed) > 1:
             raise ValueError(
                 "zip: some of the archives are packed and others are not; put them into folders "
@@ -211,7 +211,7 @@ class Zip(Form):
 
     def nothing(self, tables: Sequence[Table]) -> str:
         """Explain which endings the members have."""
-        others = sum((Counter(table.meta["others"]) for table in tables), Counter())
+        others = sum((Counter(table.metadata["others"]) for table in tables), Counter())
         return no_images(others, self.image_endings, "set dataset.storage.path or folder")
 
 
@@ -237,7 +237,7 @@ def _place(fields: Member | None, image: Member | None) -> tuple[int, ...]:
 
 
 @register("writer", "zip")
-class ZipWriter:
+class ZipWriter(Writer):
     """A folder of uncompressed ZIP archives, one for each part: image files in class folders.
 
     Any program can extract the images, which are named by their keys where these are valid names.
@@ -249,9 +249,6 @@ class ZipWriter:
     """
 
     version = 2
-    part_bytes = 1 << 28
-    cannot_hold: frozenset[str] = frozenset()
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def __init__(self, *, part_records: Annotated[int, Ge(1)] = 10_000) -> None:
         self.part_records = part_records
@@ -299,12 +296,6 @@ class ZipWriter:
         if not keys:
             (folder / name).unlink()
         return Written(files=(name,) if keys else ())
-
-    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Do nothing: a part is an archive of the result."""
-
-    def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Do nothing: the archives are complete."""
 
 
 def _packed(key: str, fields: Mapping[str, Any]) -> bytes:

@@ -15,14 +15,13 @@ from numpy.typing import NDArray
 
 from penstock import register
 from penstock.core.arrays import check_field
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.json_text import parse_json
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import OpenFiles, RangeFile
 from penstock.datasets.files.data_files import DataFiles, refuse_escape
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
 from penstock.datasets.records.labels import column_ids, read_class_names
+from penstock.datasets.records.table import Table, numbered
 from penstock.datasets.records.unpacked import UnpackedShards
 
 _UNPACKED = ("gz", "zstd")
@@ -144,7 +143,7 @@ class MdsStorage(IndexedStorage):
             )
         return name
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Find where samples lie, and their labels."""
         labels: list[Any] = []
         files, places = self.open(), []
@@ -177,19 +176,16 @@ class MdsStorage(IndexedStorage):
                 where=f"{self}: labels",
             )
         count = len(shards)
-        return {"key_pattern": "{}", "count": count, "columns": columns, "class_names": names}
+        return Table(numbered(count), columns, names)
 
     def open(self) -> OpenFiles:
         """Prepare to open shards, each when it is needed."""
         packed = [name for name in self._files.names if not name.endswith(".mds")]
         return OpenFiles(UnpackedShards(self._files, packed))
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """It knows its shards."""
-        return StorageCapabilities(
-            shards=lambda: np.flatnonzero(np.diff(self.index.column("shard"), prepend=-1))
-        )
+    def shards(self) -> NDArray[np.int64]:
+        """Return the first record of each shard."""
+        return np.flatnonzero(np.diff(self.index.column("shard"), prepend=-1))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read samples; one that is damaged is a bad record."""

@@ -13,13 +13,12 @@ from numpy.typing import NDArray
 
 from penstock import register
 from penstock.core.arrays import check_field
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import OpenFiles, RangeFile, absolute_path
 from penstock.datasets.files.data_files import DataFiles, find_data_files
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import column_ids, read_class_names
+from penstock.datasets.records.table import Table, numbered
 from penstock.datasets.records.unpacked import UnpackedShards
 
 _ENDINGS = tuple(f".tfrecord{plural}{gz}" for plural in ("", "s") for gz in ("", ".gz"))
@@ -75,7 +74,7 @@ class TfRecordStorage(IndexedStorage):
         self._names = read_class_names(self._files.root, where=str(self))
         return [self._files.recipe, self._names]
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Find where records lie, their labels, and what has one value in each of them."""
         places: list[tuple[int, int, int]] = []
         labels: list[Any] = []
@@ -109,8 +108,7 @@ class TfRecordStorage(IndexedStorage):
             columns["label"], names = self._class_ids(labels, len(places))
         many = sorted(field for field, found in counts.items() if found != {1})
         metadata = {"compressed": packed, "many": many}
-        named: IndexContent = {"key_pattern": "{}", "count": len(places), "columns": columns}
-        return {**named, "class_names": names, "metadata": metadata}
+        return Table(numbered(len(places)), columns, names, metadata)
 
     def _class_ids(
         self, labels: list[Any], count: int
@@ -137,12 +135,9 @@ class TfRecordStorage(IndexedStorage):
         """Prepare to open files, each when it is needed."""
         return OpenFiles(UnpackedShards(self._files, self._compressed))
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Its shards are files."""
-        return StorageCapabilities(
-            shards=lambda: np.flatnonzero(np.diff(self.index.column("file"), prepend=-1))
-        )
+    def shards(self) -> NDArray[np.int64]:
+        """Return the first record of each shard."""
+        return np.flatnonzero(np.diff(self.index.column("file"), prepend=-1))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read records; one that is damaged is a bad record."""

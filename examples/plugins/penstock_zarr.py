@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 
 from penstock import register
 from penstock.core.arrays import check_field, field_name, field_place
-from penstock.core.contracts import Allocate, StorageCapabilities
+from penstock.core.contracts import Allocate
 from penstock.core.sample import BadRecord, Record
 from penstock.core.user_errors import is_trouble
 from penstock.datasets.files.group_cache import GroupCache
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
 from penstock.datasets.records.labels import check_images, check_labels, class_names
+from penstock.datasets.records.table import Table, numbered
 
 log = logging.getLogger(__name__)
 _FILES = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
@@ -59,7 +59,7 @@ class ZarrStorage(IndexedStorage):
     name = "zarr"
     reading_arguments = ("cache_bytes",)
     # Its mark sees a chunk that is written anew only where that holds labels.
-    marks_records = marks_fields = False
+    marks_fields = False
     _arrays: dict[str, _Array]
 
     def __init__(
@@ -135,7 +135,7 @@ class ZarrStorage(IndexedStorage):
             )
         return found
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Read the labels; sizes are those of the arrays."""
         arrays = self._arrays
         count = arrays[next(iter(arrays))].shape[0]
@@ -159,7 +159,7 @@ class ZarrStorage(IndexedStorage):
         if "image" in arrays:
             for axis, name in ((1, "height"), (2, "width")):
                 columns[name] = np.full(count, arrays["image"].shape[axis], np.int32)
-        return {"key_pattern": "{}", "count": count, "columns": columns, "class_names": names}
+        return Table(numbered(count), columns, names)
 
     def open(self) -> _Blocks:
         """Open the arrays."""
@@ -168,17 +168,13 @@ class ZarrStorage(IndexedStorage):
         return _Blocks(arrays, self._arrays, self.cache_bytes)
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
         """Names of the fields that every record has."""
         len(self.index)
         return tuple(self._arrays)
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """It gives columns; its shards are the chunks of the largest array."""
-        return StorageCapabilities(columns=self, shards=self._firsts)
-
-    def _firsts(self) -> NDArray[np.int64]:
+    def shards(self) -> NDArray[np.int64]:
+        """Return the first row of each chunk of the largest array."""
         count = len(self.index)
         largest = max(self._arrays.values(), key=lambda array: array.row_bytes)
         return np.arange(0, count, largest.chunk)
@@ -187,7 +183,7 @@ class ZarrStorage(IndexedStorage):
         """Read rows; those of a damaged chunk are bad records."""
         rows = self.index.rows(np.asarray(indices, np.int64))
         found: list[dict[str, Any] | str] = [{} for _ in rows]
-        for field in self.fields:
+        for field in self.column_fields:
             for chunk, places, inside in self.opened.wanted(field, rows):
                 try:
                     block = self.opened.block(field, chunk)
@@ -209,7 +205,7 @@ class ZarrStorage(IndexedStorage):
         *,
         allocate: Allocate | None = None,
     ) -> dict[str, NDArray[Any]] | None:
-        """Rows as columns; see `core.contracts.ColumnStorage`. None: a chunk is damaged."""
+        """Rows as columns; see `core.contracts.Storage`. None: a chunk is damaged."""
         rows = self.index.rows(indices)
         arrays = {field: array for field, array in self._arrays.items() if field in fields}
         largest = max(arrays, key=lambda field: arrays[field].row_bytes, default=None)

@@ -1,1 +1,1 @@
-"""Collate samples into a batch of tensors, one way per file."""
+"""Collates: samples to a batch, one way per file."""

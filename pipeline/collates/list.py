@@ -25,21 +25,17 @@ class ListCollate:
     The configuration alone decides which fields are lists, whatever the shapes in a batch.
 
     Args:
-        stacked: Fields whose arrays are of equal shape and become one tensor.
+        stacked: Fields whose arrays have equal shapes and become one tensor.
     """
 
     def __init__(self, *, stacked: Sequence[str] = ("image", "mask")) -> None:
         self.stacked = tuple(stacked)
 
     def __call__(self, samples: list[Sample]) -> Batch:
-        """Collate samples with the same fields.
+        """Collate samples with the same fields; raise ValueError if shapes or fields differ.
 
-        Returns:
-            Arrays as lists of tensors, `stacked` arrays as tensors [B, ...]; numbers as
-            bool, int64 or float32 [B]; anything else as lists of B.
-
-        Raises:
-            ValueError: Shapes of a stacked field differ, or a sample lacks a field.
+        Arrays become lists of tensors, `stacked` arrays tensors [B, ...], numbers bool, int64 or
+        float32 [B], and other values lists of B.
         """
         columns = to_columns(samples)
         keys = batch_keys(columns, len(samples))
@@ -54,6 +50,6 @@ class ListCollate:
                 )
                 batch[field] = from_arrays(field, values, keys, remedy=remedy)
             else:
-                # Copied: a batch never shares memory with a sample.
+                # Copy: a batch never shares memory with a sample.
                 batch[field] = [np.array(to_array(value)) for value in values]
         return batch

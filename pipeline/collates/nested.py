@@ -41,18 +41,15 @@ class NestedCollate:
                 by the number of nodes of the rows before it
     ==========  ================================================================================
 
-    Graphs become one graph of many parts, as PyTorch Geometric batches them. The dict that holds
-    ``edges`` gets ``graph`` int64 [sum of N], the row of every node, and ``num_nodes`` int64 [B].
-    The fields of rule ``nodes`` beside the edges, or a number ``num_nodes``, give a sample's
-    number of nodes. Numbers become tensors [B], and other values lists of B.
+    Graphs become one graph of many parts, as in PyTorch Geometric. A dict with ``edges`` gets
+    ``graph`` int64 [sum of N], the row of every node, and ``num_nodes`` int64 [B]. The number of
+    nodes of a sample comes from its fields of rule ``nodes``, or from a number ``num_nodes``.
+    Numbers become tensors [B], other values lists of B.
 
     Args:
         rules: Rules by path, such as ``{graph: {edges: edges, x: nodes}, points: list}``; a path
             may also be written with dots.
         value: Fill value of padding.
-
-    Raises:
-        ValueError: A rule is unknown.
     """
 
     def __init__(self, *, rules: Mapping[str, Any] | None = None, value: float = 0) -> None:
@@ -67,9 +64,8 @@ class NestedCollate:
     def __call__(self, samples: list[Sample]) -> Batch:
         """Collate samples of one structure into a batch of that structure.
 
-        Raises:
-            ValueError: Structures, shapes or types differ, a rule does not fit, or its path is
-                missing; the message names path and samples.
+        Raise ValueError with path and samples if structures, shapes or types differ, or a rule does
+        not fit.
         """
         found: set[str] = set()
         keys = batch_keys({"key": [s["key"] for s in samples if "key" in s]}, len(samples))
@@ -163,7 +159,6 @@ class NestedCollate:
         }
 
     def _nodes(self, part: Mapping[str, Any], path: str, key: str) -> int:
-        """Count the nodes of the graph of one sample."""
         said = {
             name: len(_array(value, f"{path}{name}", "nodes", key))
             for name, value in part.items()
@@ -211,7 +206,7 @@ def _put(
 
 
 def _array(value: Any, path: str, rule: str, key: str) -> NDArray[Any]:
-    """Convert a leaf with an array rule to an array; accepts lists of numbers."""
+    """Convert a leaf with an array rule, an array or a list of numbers, to an array."""
     if is_array(value):
         return to_array(value)
     if isinstance(value, (list, tuple)):
@@ -228,7 +223,7 @@ def _array(value: Any, path: str, rule: str, key: str) -> NDArray[Any]:
 
 
 def _filled_in(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Give empty arrays, whose shape lists cannot express, the shape and dtype of the others."""
+    """Give empty arrays the shape and dtype of the others, which lists cannot express."""
     first = next((array for array in arrays if array.size), arrays[0])
     nothing = np.zeros((0, *first.shape[1:]), first.dtype)
     return [array if array.size or len(array) else nothing for array in arrays]
@@ -241,7 +236,6 @@ def _joined(arrays: list[Any], path: str, keys: Sequence[str]) -> Any:
 
 
 def _copied(value: Any) -> Any:
-    """Copy a leaf and its arrays."""
     if is_array(value):
         return np.array(to_array(value))
     made: Callable[[Any], Any] = type(value) if type(value) in (list, tuple) else list

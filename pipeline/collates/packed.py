@@ -25,7 +25,7 @@ from penstock.pipeline.collating import (
 
 @register("collate", "packed")
 class PackedCollate:
-    """Pack sequences into rows of `row_length`, the longest first, into the first row with room.
+    """Pack sequences into rows of `row_length`, longest first, each into the first row with room.
 
     First fit decreasing (D. S. Johnson, "Near-optimal bin packing algorithms", 1973). No sequence
     is cut or spans two rows. Other fields keep a row for each sample.
@@ -45,17 +45,12 @@ class PackedCollate:
         return CollateCapabilities(overhead=count_padding)
 
     def __call__(self, samples: list[Sample]) -> Batch:
-        """Collate B samples with the same fields.
+        """Collate B samples; raise ValueError if a sequence is longer than a row.
 
-        Returns:
-            ``tokens`` [R, row_length], and of the same shape ``tokens_segments``, int64: 0 for
-            padding, else 1 + the number of the sample in the batch; ``tokens_positions``, int64:
-            the place in its sequence; ``tokens_mask``, bool: True for data. For each sample
-            ``tokens_lengths``, int64 [B]. Other arrays are stacked, other values as in
-            ``collate=pad``.
-
-        Raises:
-            ValueError: The field is missing, or a sequence is longer than a row.
+        ``tokens``, ``tokens_segments``, ``tokens_positions`` and ``tokens_mask`` are [R,
+        row_length]. Segments are int64: 0 for padding, else 1 + the sample's row. Positions are
+        int64, in the sequence. The mask is True for data. ``tokens_lengths`` is int64 [B]. Other
+        arrays are stacked, other values as in ``collate=pad``.
         """
         columns = to_columns(samples)
         keys = batch_keys(columns, len(samples))

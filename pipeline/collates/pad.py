@@ -25,12 +25,12 @@ from penstock.pipeline.collating import (
 class PaddedCollate:
     """Pad arrays of differing lengths to the longest of the batch, or somewhat more.
 
-    Each padded field gets ``<field>_lengths``, int64 [B] (or [B, n] where n axes are ragged),
-    and ``<field>_mask``, bool, True for data.
+    Each padded field gets ``<field>_lengths``, int64 [B] (or [B, n] for n ragged axes), and
+    ``<field>_mask``, bool, True for data.
 
     Args:
-        fields: Number of leading axes that are ragged, by field: ``{tokens: 1, image: 2}``.
-            None: one axis of every array but ``image`` and ``mask``, which are stacked.
+        fields: Number of leading ragged axes, by field: ``{tokens: 1, image: 2}``. None: one axis
+            of every array but ``image`` and ``mask``, which are stacked.
         value: Fill value: one number, or a number by field.
         multiple_of: Round lengths up to a multiple of this.
         buckets: Round lengths up to one of these instead, so that few shapes occur.
@@ -63,13 +63,9 @@ class PaddedCollate:
     def __call__(self, samples: list[Sample]) -> Batch:
         """Collate samples with the same fields.
 
-        Returns:
-            Padded fields as tensors [B, length, ...] with their lengths and masks; other arrays
-            as tensors [B, ...]; numbers as bool, int64 or float32 [B]; the rest as lists of B.
-
-        Raises:
-            ValueError: Fixed axes differ, a length exceeds the last bucket, or a sample lacks a
-                field.
+        Padded fields become tensors [B, length, ...] with lengths and masks, other arrays tensors
+        [B, ...], numbers bool, int64 or float32 [B], and the rest lists of B. Raise ValueError if
+        fixed axes or fields differ, or a length exceeds the last bucket.
         """
         columns = to_columns(samples)
         keys = batch_keys(columns, len(samples))

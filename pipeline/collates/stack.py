@@ -38,9 +38,8 @@ class StackCollate:
     def __call__(self, samples: list[Sample]) -> Batch:
         """Collate samples with the same fields.
 
-        Returns:
-            Arrays as tensors [B, ...] of their own type; numbers as bool, int64 or float32 [B];
-            strings and anything else as lists of B.
+        Arrays become tensors [B, ...] of their own type, numbers bool, int64 or float32 [B], and
+        other values lists of B.
         """
         return _stack(samples)
 
@@ -52,17 +51,14 @@ class StackCollate:
         return _stack(samples, rows=rows)
 
     def into(self, samples: list[Sample], allocate: Allocate) -> Batch:
-        """Collate samples, with the largest tensor in memory from `allocate`, called at most once.
-
-        Copies arrays of any type, such as slices of a mapped file, once: to the delivery buffer.
-        """
+        """Collate samples, the largest tensor into memory from at most one call of `allocate`."""
         return _stack(samples, allocate=allocate)
 
     def columns(self, columns: dict[str, Any]) -> Batch:
         """Collate columns, arrays [B, ...], to the same batch as a call on the samples.
 
-        Other values, such as lists of B strings, stay as they are. Arrays of more than one axis
-        become the batch's own memory; numbers are copied.
+        Arrays of several axes become the batch's own memory, numbers are copied, and other values,
+        such as lists of B strings, stay as they are.
         """
         return {
             field: from_column(values) if isinstance(values, np.ndarray) else values

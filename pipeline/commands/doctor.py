@@ -101,7 +101,8 @@ def _cost_of_epoch(config: Mapping[str, Any]) -> str | None:
     from penstock.datasets.files.data_files import find_data_files
     from penstock.datasets.map_dataset import MapDataset
     from penstock.datasets.records.indexed_storage import NoIndexYet, without_scans
-    from penstock.pipeline.build import build, build_dataset, build_loader, build_sampler
+    from penstock.pipeline.build import build_dataset, build_loader, build_sampler
+    from penstock.pipeline.instantiate import build
     from penstock.pipeline.loader.plan import indexed_tasks
 
     node = config["dataset"]

@@ -104,8 +104,9 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
         typed: The overrides that it came from, of which those of the task stay true of the result.
     """
     from penstock.core.processes import default_workers
-    from penstock.pipeline.build import build, build_settings
+    from penstock.pipeline.build import build_settings
     from penstock.pipeline.config.components import register_components
+    from penstock.pipeline.instantiate import build
     from penstock.pipeline.packing.report import training_line
     from penstock.pipeline.packing.run import Packing, pack
     from penstock.pipeline.packing.staging import Place
@@ -262,7 +263,7 @@ def make_recode(config: dict[str, Any], settings: PackSettings) -> Recode:
     Raises:
         ValueError: The decoder does not go with the settings.
     """
-    from penstock.pipeline.build import build
+    from penstock.pipeline.instantiate import build
     from penstock.transforms.recode import Recode
 
     node = config["dataset"]["decode"]

@@ -9,9 +9,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.contracts import FittedTask, TaskGroup
-from penstock.pipeline.build import Config, build
 from penstock.pipeline.config.libraries import resolve_target
 from penstock.pipeline.config.places import PLACES
+from penstock.pipeline.instantiate import Config, build
 from penstock.pipeline.learning.fields import (
     ClassesOf,
     field_of,

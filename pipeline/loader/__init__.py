@@ -1,1 +1,1 @@
-"""The batch plan, the engines that compute batches, and faults."""
+"""The loader: batch plan, executors, and faults."""

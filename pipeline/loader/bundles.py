@@ -1,4 +1,4 @@
-"""Small batches that are made together, and are then what each would have been alone."""
+"""Bundles: small batches computed together, each equal to the batch computed alone."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ if TYPE_CHECKING:
     from penstock.core.sample import Batch
 
 BUNDLE_BYTES = 6 << 20
-"""The most bytes of a bundle, unless a single batch is larger.
+"""Size of a bundle at most, unless a single batch is larger.
 
-A batch costs some 0.2 ms of Python beside the copying, as much as copying 1 MB of rows: it is
-cold each time, since the pixels push it out of the core's caches. Four batches of 1.5 MB share
-that; bundles of 12 MB gained nothing over these.
+A batch costs about 0.2 ms of Python, as much as copying 1 MB of rows, because the pixels evict this
+code from the core's caches. Four batches of 1.5 MB share this cost. Bundles of 12 MB gained nothing
+more.
 """
 MOST_BATCHES = 16
-"""The most batches of a bundle."""
+"""Batches in a bundle at most."""
 
 
 def can_join(first: BatchTask, task: BatchTask) -> bool:
-    """Whether two tasks can be computed as one: of one epoch, with no record known to kill."""
+    """Return whether two tasks can be computed together: one epoch, no quarantine, no stream."""
     plain = all(
         each.items is None and each.positions.size and not each.quarantined
         for each in (first, task)
@@ -36,7 +36,7 @@ def can_join(first: BatchTask, task: BatchTask) -> bool:
 
 
 def joined(tasks: Sequence[BatchTask]) -> BatchTask:
-    """The task of all rows of several that can be joined, under the number of the first."""
+    """Return one task with all rows of several tasks, numbered as the first."""
     return replace(
         tasks[0],
         positions=np.concatenate([task.positions for task in tasks]),
@@ -46,21 +46,20 @@ def joined(tasks: Sequence[BatchTask]) -> BatchTask:
 
 
 def row_bytes(batch: Batch) -> int:
-    """Count the bytes of a batch's row, as far as its tensors tell; at least 1."""
+    """Return the bytes per row of a batch's tensors, at least 1."""
     columns = [value for value in batch.values() if hasattr(value, "nbytes") and len(value)]
     return max(1, sum(column.nbytes // len(column) for column in columns))
 
 
 def rows_of_bundle(bytes_of_row: int) -> int:
-    """Count the rows that a bundle holds at most; 0 where nothing is known of them."""
+    """Return the rows that fit in a bundle; 0 if the size of a row is unknown."""
     return BUNDLE_BYTES // bytes_of_row if bytes_of_row else 0
 
 
 def split_rows(batch: Batch, sizes: Sequence[int]) -> list[Batch] | None:
-    """A batch cut into batches of these sizes, their tensors views of its own.
+    """Split a batch into batches of these sizes, as views.
 
-    Returns:
-        The batches in order; None if a field is not a column or list of that many rows.
+    Return None if a field is not a column or list with that many rows.
     """
     count = sum(sizes)
     for value in batch.values():

@@ -1,4 +1,4 @@
-"""A batch made sample by sample: records, or items of a stream, read, decoded and transformed."""
+"""Make a batch sample by sample: read, decode and transform records or items of a stream."""
 
 from __future__ import annotations
 
@@ -26,38 +26,25 @@ _QUARANTINED = "quarantined: it killed the worker that computed it"
 
 @dataclass
 class Work:
-    """Times and memory of the samples of a batch.
-
-    Attributes:
-        times: Added to while the batch is computed.
-        allocate: Gives memory for the batch's images, uint8 [n, H, W, C], or None.
-    """
+    """Stage times of one batch, and memory for its images, uint8 [n, H, W, C], or None."""
 
     times: StageTimes
     allocate: Callable[[], NDArray[np.uint8] | None] = lambda: None
 
     @cached_property
     def images(self) -> NDArray[np.uint8] | None:
-        """Memory for the batch's images, asked for where it is first needed: not while reading."""
+        """Memory for the images, allocated on first use: after the first read."""
         return self.allocate()
 
 
 class BySample:
-    """Has a dataset make the samples of a task.
-
-    Args:
-        dataset: Indexed data or a stream.
-    """
+    """Make the samples of a task from indexed data or a stream."""
 
     def __init__(self, dataset: Any) -> None:
-        self._dataset = dataset  # of which kind, the task says
+        self._dataset = dataset  # the task tells which of the two
 
     def __call__(self, task: BatchTask, work: Work) -> list[Sample | BadSample]:
-        """Make the sample of each row of a task, or say why there is none.
-
-        Raises:
-            Exception: The exception of a component, with a note that names key and position.
-        """
+        """Return a sample or `BadSample` per row; exceptions get a note with key and position."""
         rows = np.arange(task.positions.size)
         if not task.quarantined:
             return self._noted(task, rows, work)
@@ -78,7 +65,7 @@ class BySample:
             raise
 
     def _failing(self, task: BatchTask, rows: Any) -> str:
-        """Find the sample that raises: they are pure, so it does so alone."""
+        """Name the sample that raises, found by computing each sample alone."""
         for row in rows.tolist():
             try:
                 self._made(task, np.array([row]), Work(StageTimes()))
@@ -96,7 +83,7 @@ class BySample:
         return key
 
     def _made(self, task: BatchTask, rows: Any, work: Work) -> list[Sample | BadSample]:
-        # Rows of the batch that are held back leave a gap, and then the images are collated.
+        # Quarantined rows leave gaps; the collate then copies the images.
         whole = len(rows) == task.positions.size
         positions = task.positions[rows]
         made: list[Sample | BadSample]
@@ -114,7 +101,7 @@ class BySample:
     def _in_stages(
         self, dataset: Dataset, task: BatchTask, rows: Any, work: Work
     ) -> list[Sample | BadSample]:
-        """Read and finish, in pieces so that large records are not all held at once."""
+        """Read, then decode, in pieces that bound the encoded bytes in memory."""
         indices, positions = task.indices[rows], task.positions[rows]
         whole = len(rows) == task.positions.size
         pieces = [slice(0, len(rows))]
@@ -126,28 +113,20 @@ class BySample:
             records = dataset.read(indices[piece], positions[piece], task.epoch)
             work.times.read += time.perf_counter() - start
             work.times.count(records)
-            images = work.images if whole else None  # allocated after the first reading
+            images = work.images if whole else None  # allocated after the first read
             into = None if images is None else images[piece]
             made += dataset.finish(
                 records, positions[piece], task.epoch, rows=into, times=work.times
             )
-            del records  # let go before the next ones are read
+            del records  # free before the next read
         return made
 
 
 def pieces_of(sizes: NDArray[Any] | None, count: int) -> list[slice]:
-    """Cut the records of a batch into runs of some 2 MB.
+    """Cut the records of a batch, by their sizes in bytes [n], into runs of about 2 MB.
 
-    A batch of photographs holds its pixels, and beside them no more encoded files than these: of
-    128 photographs of 5 MB each, a worker would else hold 640 MB at a time.
-
-    Args:
-        sizes: Bytes of each, integers [n]; None: unknown, all is one run.
-        count: Number of records.
-
-    Returns:
-        Runs in order that together are the batch; each has at least one record, and a single
-        one may be larger.
+    This bounds the encoded bytes in memory: uncut, a batch of 128 photographs of 5 MB would take
+    640 MB in each worker. Unknown sizes make a single run.
     """
     whole = [slice(0, count)]
     if sizes is None:
@@ -155,7 +134,7 @@ def pieces_of(sizes: NDArray[Any] | None, count: int) -> list[slice]:
     ends = np.cumsum(sizes, dtype=np.int64)
     if not ends.size or ends[-1] <= _PIECE_BYTES:
         return whole
-    # A record belongs to the piece in which its middle would lie if all were cut evenly.
+    # A record belongs to the piece that contains its middle byte.
     middles = ends - np.diff(ends, prepend=0) // 2
     cuts = np.flatnonzero(np.diff(middles // _PIECE_BYTES)) + 1
     return [slice(start, stop) for start, stop in pairwise([0, *cuts.tolist(), count])]

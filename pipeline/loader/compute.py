@@ -1,4 +1,4 @@
-"""A batch task to a batch: samples or columns, faults, and collating. Runs in any process."""
+"""Compute the batch of a task, in any process: samples or columns, bad samples, collating."""
 
 from __future__ import annotations
 
@@ -35,23 +35,18 @@ if TYPE_CHECKING:
 
 
 class BatchComputer:
-    """Computes batches: a function of the task alone.
+    """Compute batches; a batch depends on its task alone.
 
-    Pickles as its parts. Safe to call from several threads where its parts are.
+    Thread-safe if the dataset, sampler, collate and steps are. Pickles with them.
 
     Args:
-        dataset: Indexed data or a stream.
+        dataset: Indexed data or a stream. Its own `collate`, if any, replaces `collate`.
         sampler: Maps positions to records; None for a stream.
-        collate: Samples to a batch. A dataset with a `collate` of its own (a user's
-            ``collate_fn``) uses that.
-        seed: The run's seed.
-        on_error: Action on bad samples. A stream cannot read elsewhere: it skips where
-            it should replace.
-        imports: Modules of the user's components, to be loaded in every worker.
-        steps: Steps for images and masks of every batch, or None.
-
-    Attributes:
-        can: Capabilities of the parts.
+        collate: Makes a batch from samples.
+        seed: Seed of the run.
+        on_error: Action on bad samples. A stream skips them under ``replace``.
+        imports: Modules of the user's components; every worker imports them.
+        steps: Steps for the images and masks of every batch, or None.
     """
 
     def __init__(
@@ -79,25 +74,20 @@ class BatchComputer:
 
     @property
     def global_random(self) -> bool:
-        """Whether a part draws from global random states, and so needs a process of its own."""
+        """Whether a component draws from global random states and needs its own process."""
         return self.can.dataset.global_random or self.can.collate.global_random
 
     def __call__(self, task: BatchTask, *, allocate: Allocate | None = None) -> Delivery:
-        """Compute one batch.
-
-        Args:
-            task: The task.
-            allocate: Gives a writable buffer of so many bytes for the batch's images; None takes
-                ordinary memory.
+        """Compute one batch, with images in writable memory of `allocate(size_bytes)`, if given.
 
         Raises:
-            BadSampleError: A sample is bad and may not be replaced or skipped.
-            Exception: The exception of a component, with a note that names key and position.
+            BadSampleError: A bad sample cannot be replaced or skipped.
+            Exception: From a component, with a note that names the key and the position.
         """
         times = StageTimes()
         if task.asked is not None:
             times.ask(task.asked)
-        if not task.positions.size:  # a sampler's empty batch, or other ranks have records
+        if not task.positions.size:  # the sampler left it empty, or only other ranks have records
             return Delivery(task.number, None)
         if whole := self._whole_batch(task, times, allocate):
             return whole
@@ -115,7 +105,7 @@ class BatchComputer:
                 except BadSampleError:
                     if self._on_error != "skip":
                         raise
-            if filler is None:  # the loader fills the batch of a stream, or leaves the batch out
+            if filler is None:  # the loader fills the batch from the stream or leaves it out
                 return Delivery(task.number, None, tuple(rows.faults), int(task.valid.sum()))
             rows.add(filler, False)
         start = time.perf_counter()
@@ -140,18 +130,10 @@ class BatchComputer:
     def together(
         self, tasks: Sequence[BatchTask], *, allocate: Allocate | None = None
     ) -> list[Delivery]:
-        """Compute several batches in one go, each of them what it would be alone.
+        """Compute several batches in one call, each equal to the batch computed alone.
 
-        Args:
-            tasks: Tasks that `pipeline.loader.bundles.can_join` allows to be joined.
-            allocate: As in a call; asked for memory of all of them.
-
-        Returns:
-            A delivery for each; the first one has the times of all. None of them where they
-            cannot be made so: then they are to be computed one by one.
-
-        Raises:
-            Exception: The exception of a component, for any of them.
+        Return a delivery per task, the first with the times of all; or an empty list if the batches
+        cannot be made together. `can_join` must accept the tasks.
         """
         times = StageTimes()
         made = self._whole_batch(joined(tasks), times, allocate)
@@ -177,16 +159,15 @@ class BatchComputer:
     def several(
         self, tasks: Sequence[BatchTask], *, allocate: Allocate | None = None
     ) -> list[Delivery | BaseException]:
-        """Compute tasks together where that is possible, else alone, up to the first that fails.
+        """Compute tasks, together if possible, up to the first that fails.
 
-        Raises:
-            MemoryError: Memory ran out.
+        Return deliveries, then the exception if a task failed. MemoryError is raised.
         """
         if len(tasks) > 1:
-            with counted() as asked, suppress(BaseException):  # alone, each raises it
+            with counted() as asked, suppress(BaseException):  # the task raises it again alone
                 if together := self.together(tasks, allocate=allocate):
                     return [*together]
-            tasks = [replace(tasks[0], asked=asked), *tasks[1:]]  # what was read in vain counts
+            tasks = [replace(tasks[0], asked=asked), *tasks[1:]]  # count the failed reads
             allocate = None
         outcomes: list[Delivery | BaseException] = []
         for task in tasks:
@@ -201,7 +182,7 @@ class BatchComputer:
     def _whole_batch(
         self, task: BatchTask, times: StageTimes, allocate: Allocate | None
     ) -> Delivery | None:
-        """Make the batch as a whole; None where its samples must be made one by one."""
+        """Make the batch from columns; return None if it must be made sample by sample."""
         stack = self.can.collate.columns
         if self.can.way != "columns" or stack is None or task.quarantined:
             return None
@@ -230,7 +211,6 @@ class BatchComputer:
         )
 
     def _stepped(self, batch: Batch, times: StageTimes) -> Batch:
-        """The batch with its images and masks changed."""
         if self._steps is None:
             return batch
         start = time.perf_counter()
@@ -239,7 +219,7 @@ class BatchComputer:
         return batch
 
     def _image_rows(self, task: BatchTask, allocate: Allocate | None) -> NDArray[np.uint8] | None:
-        """Memory for the images of the batch, uint8 [n, H, W, C], where they can be put into it."""
+        """Return memory for the batch's images, uint8 [n, H, W, C]; None if unusable."""
         placed = task.items is not None or self.dataset.staged
         if not placed or self.can.collate.with_rows is None:
             return None
@@ -253,20 +233,17 @@ class BatchComputer:
         return np.frombuffer(allocate(count), np.uint8, count).reshape(shape)
 
     def _shape_of_first(self, task: BatchTask) -> tuple[int, ...] | None:
-        """Find the shape of images by a sample that is computed for it alone, once.
-
-        So the first batch too is written where it is to be, and not copied there.
-        """
+        """Compute one sample, once, to learn the shape of images before the first batch."""
         if self._looked or task.items is not None or task.quarantined:
             return None
         self._looked = True
-        with suppress(Exception):  # computing the batch reports it
+        with suppress(Exception):  # the batch itself reports the error
             self.dataset.fetch(task.indices[:1], task.positions[:1], task.epoch)
         shape: tuple[int, ...] | None = self.dataset.row_shape
         return shape
 
     def _place(self, rows: _Rows, row: int, sample: Sample | BadSample) -> None:
-        """Put one sample into its batch; replace, skip or refuse a bad one."""
+        """Add one sample to its batch; replace, skip or refuse a bad sample."""
         valid = bool(rows.task.valid[row])
         if not isinstance(sample, BadSample):
             rows.add(sample, valid)
@@ -307,11 +284,7 @@ class BatchComputer:
         return self._completed(batch, task, np.array(rows.valid, np.bool_))
 
     def _completed(self, batch: Batch, task: BatchTask, valid: NDArray[np.bool_]) -> Batch:
-        """Add what the loader alone knows of the rows.
-
-        Raises:
-            ValueError: The collate did not return a dict of columns.
-        """
+        """Add `valid` and `epoch`; raise ValueError if the collate did not return a dict."""
         if not isinstance(batch, MutableMapping):
             raise ValueError(
                 f"{name_of(self._collate)} gave a {type(batch).__name__} for a batch, expected a "
@@ -326,7 +299,7 @@ class BatchComputer:
 
 @dataclass(slots=True)
 class _Rows:
-    """The rows of a batch while they come together."""
+    """Rows of a batch, while it is collected."""
 
     task: BatchTask
     samples: list[Sample] = field(default_factory=list)
@@ -337,7 +310,6 @@ class _Rows:
     last_bad: BadSample | None = None
 
     def add(self, sample: Sample, valid: bool) -> None:
-        """Append a row."""
         cut_tokens = sample.pop(CUT_TOKENS, 0)
         if valid and cut_tokens:
             self.cut_texts += 1
@@ -348,7 +320,7 @@ class _Rows:
     def report(self, bad: BadSample, valid: bool, action: str) -> None:
         """Record a bad sample and the action taken."""
         self.last_bad = bad
-        # Rows that only fill the batch repeat a position that is reported where it is valid.
+        # A padding row repeats a position; its valid row reports the fault.
         if valid:
             epoch = self.task.epoch
             self.faults.append(

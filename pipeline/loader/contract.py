@@ -1,4 +1,4 @@
-"""Contracts between the loader and its executors: tasks, deliveries, futures, faults."""
+"""Contracts between the loader and its executors: tasks, deliveries, futures and faults."""
 
 from __future__ import annotations
 
@@ -30,19 +30,12 @@ if TYPE_CHECKING:
 
 
 Way = Literal["sample", "columns", "stream"]
-"""Ways of a batch: sample by sample, as a whole from columns, or of a stream's items."""
+"""Ways to make a batch: sample by sample, as columns, or from the items of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Capabilities of a loader's parts, read once when it is built.
-
-    Attributes:
-        dataset: The dataset.
-        sampler: Capabilities of the sampler.
-        collate: Capabilities of the collate in use.
-        way: How batches are made.
-    """
+    """Capabilities of a loader's components, read once when it is built, and the way of a batch."""
 
     dataset: Any
     sampler: SamplerCapabilities
@@ -51,7 +44,7 @@ class Capabilities:
 
     @classmethod
     def of(cls, dataset: Any, sampler: Any, collate: Any) -> Capabilities:
-        """Read what the parts declare."""
+        """Read the declared capabilities; raise ValueError if `dataset` is not an `AnyDataset`."""
         if not isinstance(dataset, AnyDataset):
             raise ValueError(
                 f"the dataset is a {type(dataset).__qualname__}; extend Dataset or StreamDataset "
@@ -68,17 +61,17 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class BatchTask:
-    """One batch of one rank, to be computed anywhere.
+    """One batch of one rank, for any worker to compute.
 
     Attributes:
         epoch: The epoch.
         number: The global batch in the epoch.
-        positions: int64 [n], positions in the epoch.
-        valid: bool [n], False for rows that only fill the batch.
-        indices: int64 [n], the record at each position; empty for a stream.
-        items: Raw items of a stream at each position, None for indexed data.
-        quarantined: Positions of this task that are known to kill a worker.
-        asked: Requests to servers that read the items.
+        positions: Positions in the epoch, int64 [n].
+        valid: False for padding rows, bool [n].
+        indices: Record at each position, int64 [n]; empty for a stream.
+        items: Raw item at each position of a stream; None for indexed data.
+        quarantined: Positions of this task that kill a worker.
+        asked: Requests to servers made for the items.
     """
 
     epoch: int
@@ -93,7 +86,7 @@ class BatchTask:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A bad sample and the action taken: with its split a row of ``bad_samples.csv``."""
+    """A bad sample and the action taken: a row of ``bad_samples.csv``, without the split."""
 
     epoch: int
     position: int
@@ -110,17 +103,17 @@ class Delivery:
 
     Attributes:
         number: The global batch in the epoch.
-        batch: The batch; None if a stream had no good sample for it.
-        faults: Bad samples met on the way.
-        positions: Number of valid positions of the task.
+        batch: The batch; None if it is empty.
+        faults: Bad samples of the batch.
+        positions: Number of valid positions in the task.
         samples: Number of valid rows in the batch.
-        real: Elements of ragged fields that are data, as the collate counts them.
-        padded: Elements of ragged fields with the padding.
-        cut_texts: Number of valid rows that a transform has shortened.
-        cut_tokens: Number of elements that were cut from these rows.
-        times: How long its stages took, where it was computed.
-        quarantined: Positions of the batch that were found to kill a worker.
-        row_bytes: Bytes of a row of a batch that can be computed together with others; else 0.
+        real: Elements of ragged fields, without padding.
+        padded: Elements of ragged fields, with padding.
+        cut_texts: Number of valid rows that a transform truncated.
+        cut_tokens: Number of elements cut from these rows.
+        times: Duration of each stage.
+        quarantined: Positions found to kill a worker.
+        row_bytes: Bytes per row of a batch that can be bundled, else 0.
     """
 
     number: int
@@ -138,11 +131,11 @@ class Delivery:
 
     @property
     def with_tensors(self) -> Delivery:
-        """The same with tensors in place of arrays."""
+        """A copy with tensors in place of arrays."""
         return replace(self, batch=mapped(self.batch, to_tensor))
 
     def pin_memory(self, device: str | None = None) -> Delivery:
-        """The same in page-locked memory, as torch's DataLoader asks for it."""
+        """Return a copy in page-locked memory, as torch's DataLoader asks for it."""
 
         def pinned(value: Any) -> Any:
             torch = sys.modules.get("torch")
@@ -153,13 +146,7 @@ class Delivery:
 
 
 class WorkerFigures(NamedTuple):
-    """State of the workers of a loader.
-
-    Attributes:
-        workers: Workers that compute; 0: the consumer does.
-        ready: Batches that are computed and wait for the consumer.
-        restarts: Workers that died or hung and were replaced, since the loader was made.
-    """
+    """Number of workers (0 inline), computed batches that wait, and workers replaced so far."""
 
     workers: int
     ready: int
@@ -167,17 +154,14 @@ class WorkerFigures(NamedTuple):
 
 
 class WorkerDiedError(Exception):
-    """The worker that computed a task died or hung; the message says how."""
+    """The worker of a task died or hung; the message says how."""
 
 
 class Future:
     """The result of submitted tasks.
 
-    It crosses in a queue of the interpreter's own. A lock taken in Python code is left locked by
-    a Ctrl-C that comes right after it was taken, and the next thread that needs it waits for ever.
-
-    Attributes:
-        is_cancelled: The result is not wanted any more.
+    The result crosses threads in a queue implemented in C. A Ctrl-C can leave a lock of Python code
+    locked, so that the next thread waits forever.
     """
 
     __slots__ = ("_outcomes", "is_cancelled")
@@ -188,24 +172,19 @@ class Future:
 
     @property
     def is_done(self) -> bool:
-        """Whether the result waits to be taken."""
+        """Whether the result is ready."""
         return not self._outcomes.empty()
 
     def cancel(self) -> None:
-        """Drop the tasks, or the result of those that are computed already."""
+        """Drop the tasks, or their result if they are computed already."""
         self.is_cancelled = True
 
     def set(self, outcome: Sequence[Delivery | BaseException] | BaseException) -> None:
-        """Hand over deliveries, up to the first that failed, or the error of all of them."""
+        """Set deliveries up to the first failed task, or the error of all tasks."""
         self._outcomes.put(outcome)
 
     def result(self, timeout_s: float | None = None) -> Sequence[Delivery | BaseException]:
-        """Wait for the result, which can be taken once.
-
-        Raises:
-            TimeoutError: It did not come in time.
-            BaseException: The error of all of the tasks.
-        """
+        """Wait for the result, once; raise TimeoutError or the error of all tasks."""
         try:
             outcome = self._outcomes.get(timeout=timeout_s)
         except queue.Empty:
@@ -217,20 +196,14 @@ class Future:
 
 
 class Executor(ABC):
-    """Computes tasks, in any order; the scheduler delivers them in theirs.
-
-    An executor starts with the first run, and computes until it is closed.
-
-    Args:
-        compute: Computes a task, see `pipeline.loader.compute.BatchComputer`.
-        settings: The settings of the loader.
+    """Compute tasks in any order, with workers that live from the first run until `close`.
 
     Attributes:
-        depth: Tasks to submit ahead of the consumer; a bundle of small batches counts as one.
-        bundles: Takes several small batches as one submission.
+        depth: Tasks to submit ahead of the consumer; a bundle counts as one.
+        bundles: Accepts several small batches in one submission.
         retries: Raises `WorkerDiedError` for tasks that may be submitted again.
-        lives: Workers that may die over a batch before its rows are tried one by one.
-        restarts: Workers that were replaced.
+        lives: Workers that may die at a batch before its rows are computed one by one.
+        restarts: Number of workers replaced.
     """
 
     depth = 1
@@ -244,22 +217,20 @@ class Executor(ABC):
 
     @classmethod
     def check(cls, compute: BatchComputer, settings: LoaderSettings) -> None:
-        """Raise ValueError for components that this kind of executor cannot run."""
+        """Raise ValueError for components that this executor cannot run."""
         return None
 
     @classmethod
     @abstractmethod
     def describe(cls, settings: LoaderSettings) -> str:
-        """Say who computes."""
+        """Describe the workers, for the log."""
 
     @abstractmethod
     def submit(self, tasks: Sequence[BatchTask], *, probes: bool = False) -> Future:
-        """Compute tasks, together where that is possible.
+        """Submit tasks to compute together if possible.
 
-        Args:
-            tasks: The tasks.
-            probes: Only find out whether a worker survives them, before all other tasks; the
-                result is empty.
+        With `probes`, compute them before all others to see whether a worker survives; the result
+        is empty.
         """
 
     def page_lock(self, lock: PageLock) -> None:
@@ -267,16 +238,16 @@ class Executor(ABC):
         return None
 
     def drop(self) -> None:
-        """Act on the end of a run, whose futures are cancelled."""
+        """Release a cancelled run."""
         return None
 
     @abstractmethod
     def close(self) -> None:
-        """End workers, and let waiting consumers raise `LoaderClosedError`; twice does no harm."""
+        """End the workers; waiting consumers raise `LoaderClosedError`. Safe to call twice."""
 
 
 def to_tensor(value: Any) -> Any:
-    """A tensor over the memory of an array of numbers; any other value as it is."""
+    """Return a numeric array as a tensor that shares its memory, and other values unchanged."""
     if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "biufc":
         import torch
 
@@ -294,11 +265,11 @@ def is_plain(value: Any) -> bool:
 
 
 def mapped(value: Any, function: Callable[[Any], Any]) -> Any:
-    """`function` of every leaf of plain dicts, lists and tuples."""
+    """Apply `function` to every leaf of plain dicts, lists and tuples."""
     if type(value) is dict:
         return {key: mapped(item, function) for key, item in value.items()}
     if type(value) is list:
-        # The usual list is one of keys, and there are many of them.
+        # Most lists are long lists of keys.
         if set(map(type, value)) == {str}:
             return value
         return [mapped(item, function) for item in value]

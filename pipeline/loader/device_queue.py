@@ -10,13 +10,16 @@ import numpy as np
 import torch
 
 from penstock.core.contracts import BatchTransform
-from penstock.core.sample import Batch, on_pixels
+from penstock.core.sample import Batch
 from penstock.pipeline.accelerator import Accelerator, PageLock
 from penstock.pipeline.inputs import sizes_of
-from penstock.pipeline.loader.contract import mapped
+from penstock.pipeline.loader.contract import mapped, to_tensor
 from penstock.pipeline.loader.device_ring import Ring, Slot
 from penstock.pipeline.loader.loader import Loader
 from penstock.pipeline.loader.stats import LoaderStats
+from penstock.transforms.device.steps import Draws, apply_steps, host_draws
+
+_Drawn = tuple[Batch, list[Draws]]
 
 
 class DeviceQueue:
@@ -108,22 +111,20 @@ class DeviceQueue:
         self.wait_s += time.perf_counter() - start
         return None if batch is None else {**batch, "num_valid": _count_valid(batch)}
 
-    def _changed(self, batch: Batch) -> Batch:
-        """Apply the transforms, whatever the precision and the grad mode of the consumer."""
-        kind = self.device.type
-        precise = torch.amp.is_autocast_available(kind)
-        with torch.no_grad(), torch.autocast(kind if precise else "cpu", enabled=False):
-            for transform in self.transforms:
-                batch = on_pixels(transform, batch)
+    def _drawn(self, host: Batch) -> _Drawn:
+        """Draw on the host for all transforms; the draws travel with the batch."""
+        draws = host_draws(self.transforms, host)
+        return host, mapped(draws, to_tensor)
+
+    def _changed(self, drawn: _Drawn) -> Batch:
+        batch = apply_steps(self.transforms, *drawn)
         if len(self._image_sizes) < 2:
             self._image_sizes |= sizes_of(batch)
         return batch
 
     def _directly(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         while (batch := self._read(batches)) is not None:
-            if self.device.type != "cpu":
-                batch = mapped(batch, self._moved)
-            yield self._changed(batch)
+            yield self._changed(mapped(self._drawn(batch), self._moved))
 
     def _moved(self, value: Any) -> Any:
         return value.to(self.device) if isinstance(value, torch.Tensor) else value
@@ -153,7 +154,7 @@ class DeviceQueue:
         """Have the next batch copied; return its slot, and the loader's state behind it."""
         ring.retire()
         host = self._read(batches)
-        return None if host is None else (ring.send(host), self.loader.state_dict())
+        return None if host is None else (ring.send(self._drawn(host)), self.loader.state_dict())
 
     def _copy_ended(self, seconds: float) -> None:
         self.copy_s += seconds

@@ -1,4 +1,4 @@
-"""Hashes of batches, to compare what two runs were given: pixels, labels and order."""
+"""Hashes of batches, to compare the pixels, labels and order of two runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from penstock.core.sample import Batch, Keys
 
 
 def batch_digest(batch: Batch) -> str:
-    """Hash of everything in a batch: names, dtypes, shapes and every byte."""
+    """Hash the names, dtypes, shapes and bytes of a batch."""
     digest = hashlib.blake2b(digest_size=16)
     for name in sorted(batch):
         digest.update(name.encode())
@@ -18,10 +18,7 @@ def batch_digest(batch: Batch) -> str:
 
 
 def row_digests(batch: Batch) -> list[str]:
-    """Hash every valid row of a batch by itself.
-
-    What a collate filled a row up with, to the length of its batch, is left out.
-    """
+    """Hash each valid row of a batch, without the padding of ragged fields."""
     rows = []
     for row, valid in enumerate(batch["valid"].tolist()):
         if valid:
@@ -37,7 +34,7 @@ def row_digests(batch: Batch) -> list[str]:
 
 
 def _unpadded(batch: Batch, name: str, row: int) -> Any:
-    """The row's part of a field; of a padded one, with its own lengths."""
+    """Return a row of a field, without padding."""
     if f"{name}_lengths" not in batch:
         return batch[name][row]
     lengths = batch[f"{name}_lengths"][row].reshape(-1).tolist()

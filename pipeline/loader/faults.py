@@ -1,4 +1,4 @@
-"""Bad samples: raised, replaced or skipped; then counted, logged once, listed, and too many."""
+"""Bad samples: replace, count, log and list them, and stop when there are too many."""
 
 from __future__ import annotations
 
@@ -33,28 +33,22 @@ _BLOCK = 4_096
 _BLOCKS = 8
 _FEWEST = 1_000
 _FEWEST_BAD = 10
-"""The rate is taken over at least so many samples, so that an early bad one stops nothing."""
+"""Rates are taken over at least `_FEWEST` samples, so that one early bad sample stops nothing."""
 _COLUMNS = (*(field.name for field in fields(Fault)), "split")
 _IDENTITY = [_COLUMNS.index(name) for name in ("split", "epoch", "position", "key")]
 _ROW_END = b"\r\n"
 
 
 class BadSampleError(ValueError):
-    """A sample that cannot be read and may not be skipped."""
+    """A bad sample cannot be replaced or skipped, or too many samples are bad."""
 
 
 class Replacer:
-    """Finds another record for a position whose own is bad.
+    """Find another record for a position whose record is bad.
 
-    The record is that of another position of the epoch, drawn from (seed, epoch, position,
-    attempt), so the same one is found wherever and whenever the batch is computed. It gets
-    the augmentation of the position where it is put.
-
-    Args:
-        dataset: Where samples come from.
-        sampler: Maps positions to records.
-        seed: The run's seed.
-        same: Index columns; the first half of the attempts take a record of the same values.
+    The record comes from another position of the epoch, drawn from (seed, epoch, position,
+    attempt), so every worker finds the same record. It gets the augmentation of the bad position.
+    The first half of the attempts take a record with equal values in the index columns `same`.
     """
 
     def __init__(
@@ -66,11 +60,7 @@ class Replacer:
         self._same = same
 
     def replace(self, bad: BadSample, epoch: int) -> tuple[Sample, int]:
-        """A sample for the position of `bad`, and the record it is of.
-
-        Raises:
-            BadSampleError: Every attempt met a bad record.
-        """
+        """Return a sample and its record for the position of `bad`, or raise BadSampleError."""
         position = np.array([bad.position], np.int64)
         for index in self._candidates(bad, epoch):
             sample = self._dataset.fetch(np.array([index], np.int64), position, epoch)[0]
@@ -82,7 +72,7 @@ class Replacer:
         )
 
     def _candidates(self, bad: BadSample, epoch: int) -> Iterator[int]:
-        """One record per attempt."""
+        """Yield one record per attempt."""
         length = len(self._sampler)
         rng = KeyedRng()
         for attempt in range(MAX_ATTEMPTS):
@@ -96,7 +86,7 @@ class Replacer:
             yield found
 
     def _alike(self, index: int, epoch: int, starts: NDArray[np.int64]) -> int | None:
-        """Find the first other record of equal columns, from drawn positions onwards."""
+        """Return the first other record with equal columns, searching from the drawn positions."""
         values = [self._dataset.index.column(column) for column in self._same]
         for start in starts.tolist():
             stop = min(start + _BLOCK, len(self._sampler))
@@ -109,17 +99,11 @@ class Replacer:
 
 
 class BadSampleLog:
-    """Counts, logs and lists bad samples, and says when there are too many.
+    """Count, log and list bad samples; raise BadSampleError when there are too many.
 
-    Fewer than 10 bad samples stop nothing, and while the first 1,000 samples come in, the rest
-    of the 1,000 count as good; at the end of an epoch the rate is taken over the real samples.
-    With a `max_error_rate` of 0 the first bad sample stops the run.
-
-    Args:
-        path: The ``bad_samples.csv`` to append to, or None. Rows that stand there already
-            (a batch that is computed again after resuming) are not added again.
-        split: Whose samples these are, ``train`` or ``val``.
-        max_error_rate: Share of bad samples above which `BadSampleError` is raised.
+    Fewer than 10 bad samples never stop a run. The rate is taken over at least 1,000 samples until
+    the epoch ends, then over those seen. With `max_error_rate` 0 the first bad sample stops the
+    run.
     """
 
     def __init__(self, path: Path | None, *, split: str, max_error_rate: float) -> None:
@@ -132,11 +116,7 @@ class BadSampleLog:
         self._last: Fault | None = None
 
     def add(self, faults: tuple[Fault, ...], positions: int) -> None:
-        """Take the faults of one batch and the number of samples asked for in it.
-
-        Raises:
-            BadSampleError: Too many samples are bad.
-        """
+        """Add the faults of one batch with `positions` valid positions."""
         self._positions += positions
         if not faults:
             return
@@ -149,11 +129,7 @@ class BadSampleLog:
         self._check(max(self._positions, _FEWEST))
 
     def end_epoch(self) -> None:
-        """Check the rate over all that was seen.
-
-        Raises:
-            BadSampleError: Too many samples are bad.
-        """
+        """Check the rate over all samples seen so far."""
         if self.count:
             self._check(self._positions)
 
@@ -183,14 +159,10 @@ class BadSampleLog:
 
 
 class BadSampleList:
-    """Appends bad samples to a file that other processes append to as well.
+    """Append bad samples to a CSV file that several processes share, without repeats.
 
-    A row is a line, and the rows of a batch are one write. A file that a killed process or a full
-    disk left without its header, or with a row cut short, is repaired.
-
-    Args:
-        path: The file; made with the first row.
-        split: Value of the column ``split``.
+    A row is one line, and each batch is one write. A missing header or a truncated row, as left by
+    a killed process or a full disk, is repaired.
     """
 
     def __init__(self, path: Path, *, split: str) -> None:
@@ -199,7 +171,7 @@ class BadSampleList:
         self._listed: set[tuple[str, ...]] | None = None
 
     def add(self, faults: tuple[Fault, ...]) -> None:
-        """List those that are not listed yet, by this process or by one before it."""
+        """Append the faults that the file does not list yet."""
         self._path.parent.mkdir(parents=True, exist_ok=True)
         with locked(self._path), open(self._path, "ab+", buffering=0) as file:
             if self._listed is None:
@@ -230,7 +202,7 @@ def _encoded(rows: list[tuple[str, ...]]) -> bytes:
 
 
 def _beginning(file: IO[bytes]) -> bytes:
-    """Give what must stand between the file as it is and a new row."""
+    """Return the bytes needed before the next row: a header, an end of line, or none."""
     size = file.seek(0, os.SEEK_END)
     if not size:
         return _encoded([_COLUMNS])
@@ -243,12 +215,12 @@ def _beginning(file: IO[bytes]) -> bytes:
 
 
 def _write(file: IO[bytes], data: bytes) -> None:
-    while data:  # more than once only where the disk fills up
+    while data:  # repeats only on a full disk
         data = data[file.write(data) :]
 
 
 def _read_listed(file: IO[bytes]) -> set[tuple[str, ...]]:
-    """The rows that can be read, each by itself: one that was cut short spoils no other."""
+    """Return the readable rows. Each line is parsed alone: a truncated row spoils no other."""
     file.seek(0)
     listed = set()
     for line in file.read().decode("utf-8", "surrogateescape").split("\n"):

@@ -1,4 +1,4 @@
-"""Where workers run: the cores that they are bound to, and how far they give way."""
+"""Placement of workers: their cores and their priority."""
 
 from __future__ import annotations
 
@@ -20,43 +20,38 @@ _said: set[str] = set()
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Binding and priority that a worker gives itself when it starts.
-
-    Attributes:
-        cores: The cores that it may run on; None: the cores of the trainer.
-        nice: How much nicer it is than the trainer.
-    """
+    """Cores (None: the trainer's) and added niceness of a worker, which applies them itself."""
 
     cores: frozenset[int] | None = None
     nice: int = 0
 
     def enter(self) -> None:
-        """Bind the calling thread, and all that it will start; both calls are of a thread alone."""
+        """Apply to the calling thread; threads that it starts inherit both."""
         if self.cores is not None:
             os.sched_setaffinity(0, self.cores)
         if self.nice:
             os.nice(self.nice)
 
     def enter_process(self) -> None:
-        """Bind the calling thread and all others, which libraries begin at a fork."""
+        """Apply to every thread of this process, those of libraries included."""
         self.enter()
         priority = os.getpriority(os.PRIO_PROCESS, 0)
         for task in map(int, os.listdir("/proc/self/task")):
-            with suppress(OSError):  # it ended meanwhile
+            with suppress(OSError):  # the thread has ended
                 if self.cores is not None:
                     os.sched_setaffinity(task, self.cores)
                 os.setpriority(os.PRIO_PROCESS, task, priority)
 
 
 def placement_of(settings: LoaderSettings) -> Placement:
-    """Return the cores and the priority that the settings give workers."""
+    """Return the placement that the settings ask for."""
     if settings.affinity == "none":
         return Placement(nice=settings.nice)
     return Placement(frozenset(settings.affinity), settings.nice)
 
 
 def warn_about_cores(settings: LoaderSettings) -> None:
-    """Log once that there are more workers than cores."""
+    """Warn once about more workers than cores."""
     workers, cores = settings.workers, usable_cores()
     if settings.num_workers != "auto" and workers > cores and "cores" not in _said:
         _said.add("cores")
@@ -68,7 +63,7 @@ def warn_about_cores(settings: LoaderSettings) -> None:
 
 
 def cores_text(cores: set[int]) -> str:
-    """Write cores as the kernel does: ``0-3,8``."""
+    """Format cores as the kernel does: ``0-3,8``."""
     ordered = sorted(cores)
     firsts = [core for core in ordered if core - 1 not in cores]
     lasts = [core for core in ordered if core + 1 not in cores]

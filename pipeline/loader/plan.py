@@ -1,4 +1,4 @@
-"""The plan: which positions and records each batch of each rank holds."""
+"""The plan: the positions and records in each batch of each rank."""
 
 from __future__ import annotations
 
@@ -16,37 +16,34 @@ if TYPE_CHECKING:
 
 Tail = Literal["drop", "pad", "keep"]
 Quarantine = Set[Any]
-"""Records that are known to kill a worker; of a stream, pairs of epoch and position."""
+"""Records that kill a worker; for a stream, pairs of epoch and position."""
 
 _TOGETHER = 8192
-"""Positions of one call of a sampler, rather than the positions of a batch.
+"""Positions per call of a sampler, over several batches.
 
-Its calls of NumPy cost the same for few as for many, and each gives up the interpreter's lock and
-waits for the loader's threads: of 200,000 rows of a table, batches of 512 come 1.4 times as fast as
-with 1,024 of them. Twice as many gain 1 % more.
+A call costs the same NumPy overhead for few positions as for many, and each NumPy call gives up the
+interpreter's lock. Batches of 512 from a table of 200,000 rows come 1.4 times as fast as with 1,024
+positions a call; 16,384 gain another 1 %.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class BatchPlan:
-    """Positions ``0 .. num_positions - 1`` cut into batches, and batches into ranks.
+    """Cut positions ``0 .. num_positions - 1`` into batches, and batches into ranks.
 
-    Global batch `b` has `n` positions, ``batch_size`` of them or fewer in the tail, and rank
-    `r` of `W` takes ``[b*G + r*n//W, b*G + (r+1)*n//W)``, rounded to whole groups. A sampler that
-    cuts batches itself says where each begins and ends, in place of every `batch_size`.
+    Global batch `b` has `n` positions, G or fewer in the tail. Rank `r` of `W` takes
+    ``[b*G + r*n//W, b*G + (r+1)*n//W)``, rounded to whole groups.
 
     Attributes:
         num_positions: Positions in an epoch, N, up to 10^12 and more.
         batch_size: Positions in a batch over all ranks, G.
-        world_size: Number of ranks, W.
-        rank: This rank.
-        tail: Rule for the last N % G positions: ``drop`` leaves them out; ``keep``
-            makes a short batch; ``pad`` fills it up, position q repeating q mod N, invalid.
-        group: Positions that no rank may cut apart.
-        cuts: Where the batches of an epoch begin and end, as `SamplerCapabilities.cuts` says.
+        tail: Rule for the last N % G positions: ``drop`` them, ``keep`` a short batch, or ``pad``
+            it with invalid rows; padding position q repeats position q mod N.
+        group: Consecutive positions that stay on one rank.
+        cuts: Batch bounds of an epoch, as in `SamplerCapabilities.cuts`, in place of `batch_size`.
 
     Raises:
-        ValueError: There is no such rank, `group` does not divide `batch_size` or meets `cuts`, or
+        ValueError: `rank` is out of range, `group` does not divide `batch_size` or meets `cuts`, or
             ``drop`` leaves no batch.
     """
 
@@ -58,7 +55,7 @@ class BatchPlan:
     group: int = 1
     cuts: Callable[[int], NDArray[np.int64]] | None = None
     num_batches: int = field(init=False)
-    """Batches in an epoch, the same on every rank."""
+    """Batches in an epoch, equal on every rank."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.world_size:
@@ -94,7 +91,7 @@ class BatchPlan:
         return self.num_batches
 
     def bounds(self, number: int, epoch: int = 0) -> tuple[int, int]:
-        """First position of a global batch over all ranks, and one past its last, with padding."""
+        """Return the bounds of a global batch over all ranks, with padding: start, stop."""
         if self.cuts is not None:
             first, stop = self.cuts(epoch)[number : number + 2].tolist()
             return first, stop
@@ -103,19 +100,14 @@ class BatchPlan:
         return first, min(stop, self.num_positions) if self.tail == "keep" else stop
 
     def share(self, length: int) -> tuple[int, int]:
-        """Rows ``[start, stop)`` of a batch of so many that this rank takes."""
+        """Return the rows ``(start, stop)`` of this rank in a batch of `length` rows."""
         return rank_slice(length, self.world_size, self.rank, group=self.group)
 
     def batch(self, number: int, epoch: int = 0) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Positions of this rank in global batch `number`.
+        """Return this rank's positions in a global batch, int64 [n], and which are valid, bool [n].
 
-        Returns:
-            positions int64 [n], valid bool [n]; n is at least 1, for a rank that is left
-            without samples gets the batch's first position once more, marked invalid. Of a batch
-            that a sampler left empty it is 0 on every rank.
-
-        Raises:
-            IndexError: There is no such batch.
+        A rank without samples gets the first position of the batch, marked invalid. n is 0 only for
+        a batch that a sampler left empty. Raise IndexError if `number` is out of range.
         """
         if not 0 <= number < self.num_batches:
             raise IndexError(f"batch {number} of an epoch of {self.num_batches} batches")
@@ -129,10 +121,7 @@ class BatchPlan:
 
 
 def rank_slice(length: int, world_size: int, rank: int, *, group: int = 1) -> tuple[int, int]:
-    """Rows ``[start, stop)`` of a batch of `length` rows that `rank` takes.
-
-    Cut at multiples of `group`; a group that the tail left incomplete stays whole as it is.
-    """
+    """Return the rows ``(start, stop)`` of `rank` in a batch, cut at multiples of `group`."""
     groups = -(-length // group)
     start = rank * groups // world_size * group
     stop = (rank + 1) * groups // world_size * group
@@ -149,13 +138,11 @@ def indexed_tasks(
     start: int,
     quarantine: Quarantine,
 ) -> Iterator[BatchTask]:
-    """Make the tasks of this rank from global batch `start` to the end of the epoch.
+    """Yield the tasks of this rank from global batch `start` to the end of the epoch.
 
-    With `at`, what a sampler's `SamplerCapabilities.at` is, one call serves many batches.
-    `quarantine` may grow meanwhile; its records are quarantined at all their positions.
-
-    Raises:
-        ValueError: The sampler gave something else than indices of records.
+    `at` is the sampler's `SamplerCapabilities.at`; one call then serves many batches. Records added
+    to `quarantine` during iteration are quarantined at all their positions. Raise ValueError if the
+    sampler returns invalid indices.
     """
     held: list[int] = []
     known = 0
@@ -180,7 +167,7 @@ def indexed_tasks(
                 indices=indices,
                 quarantined=tuple(set(positions[np.isin(indices, held)].tolist())) if held else (),
             )
-        # The first batch is not to wait for others: calls grow step by step.
+        # Calls grow step by step, so that the first batch comes early.
         following = numbers.stop + min(2 * len(numbers), most)
         numbers = range(numbers.stop, min(following, plan.num_batches))
 
@@ -192,7 +179,7 @@ def _records_of(
     batches: Sequence[NDArray[np.int64]],
     at: Callable[[int, NDArray[np.int64]], NDArray[np.int64]] | None,
 ) -> list[NDArray[np.int64]]:
-    """Records of batches of positions, int64 [n] each; in one call where there is `at`."""
+    """Return the records of batches of positions, int64 [n] each, in one call if `at` is given."""
     if at is None:
         return [_records_at(sampler, num_records, epoch, positions) for positions in batches]
     positions = np.concatenate(batches)
@@ -206,7 +193,7 @@ def _records_of(
 def _records_at(
     sampler: Sampler, num_records: int, epoch: int, positions: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """Records at `positions`, int64 [n]; one call of the sampler per run of neighbours."""
+    """Return the records at `positions`, int64 [n], with one call per run of neighbours."""
     if not positions.size:
         return positions
     cuts = np.flatnonzero(np.diff(positions) != 1) + 1
@@ -220,7 +207,7 @@ def _records_at(
 
 
 def _checked(given: Any, count: int, num_records: int, call: str) -> NDArray[np.int64]:
-    """Check what a sampler gave: int64 [count], if it is that many records."""
+    """Return a sampler's records as int64 [count]; raise ValueError if they are invalid."""
     records = np.asarray(given)
     if records.shape != (count,) or records.dtype.kind not in "iu":
         raise ValueError(

@@ -1,4 +1,4 @@
-"""The rule that picks an executor where ``loader.engine`` names none."""
+"""The rule that picks an executor if ``loader.engine`` is null."""
 
 from __future__ import annotations
 
@@ -12,13 +12,10 @@ if TYPE_CHECKING:
 
 
 def engine_by_rule(compute: BatchComputer, settings: LoaderSettings) -> tuple[str, str]:
-    """Return the name of an executor, and the reason for it.
+    """Return the name of an executor and the reason.
 
-    No workers compute inline, batches that are made as columns come from threads, and all others
-    from processes. A data set that cannot be sent to processes uses threads.
-
-    Raises:
-        ValueError: A component needs a process of its own, and does not pickle.
+    No workers: inline. Global random states: processes. Batches made as columns, or components that
+    do not pickle: threads. Everything else: processes.
     """
     if not settings.workers:
         return "inline", "loader.num_workers is 0"

@@ -16,13 +16,9 @@ from penstock.pipeline.loader.executors import executor_named
 from penstock.pipeline.loader.placement import cores_text
 
 _LONGEST_S = 1e7
-"""Longer waits are more than some system calls take; infinite ones are more than all of them."""
+"""Some system calls refuse longer waits."""
 _MOST = 1024
-"""Bound of workers, processes and batches ahead.
-
-More of them are a slip of the pen: an operating system refuses so many threads of one program,
-or takes minutes to start them, and so many batches fill any memory before the first is used.
-"""
+"""Bound of workers and of batches ahead; more exhaust threads or memory."""
 
 
 _NICEST = 19
@@ -31,44 +27,40 @@ _NICEST = 19
 @register("settings", "loader")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoaderSettings:
-    """How batches are made: sizes, workers, and what happens to bad samples.
+    """Sizes of batches, workers, and actions on bad samples.
 
     Attributes:
-        engine: Executor of batches: null (``inline`` without workers, ``threads`` where batches
-            are made as columns, else ``processes``), ``threads`` (of this process),
-            ``processes`` (worker processes, which are replaced when they die or hang), ``ray``
-            (the same with actors of a Ray cluster), ``torch`` (worker processes of torch's
-            DataLoader) or ``inline`` (this process, one batch at a time).
-        batch_size: Samples in a batch over all ranks; the most, where a sampler cuts batches.
-        eval_batch_size: The same for evaluation; null takes `batch_size`.
-        num_workers: Workers of each rank; 0 computes in this process; ``auto``: one for each
-            core of this rank's share, by affinity and quota, 32 at most.
-        resources: Of ``ray``: what each actor takes of its machine, as ``{CPU: 2}`` or
-            ``{decoders: 1}`` for a resource of the cluster's own. null: a core that is free when
-            it is placed.
-        affinity: Cores that workers may run on, processes and threads alike: a list of their
-            numbers; ``none``: the cores of the trainer. The trainer itself is left alone.
-        nice: How far workers give way to the trainer where cores are short: 0, not at all, to
-            19. The kernel's own priority, as of ``nice``.
-        prefetch_factor: Batches that each worker computes ahead. Small ones that need no work
-            per sample (arrays, tables) are made up to 16 at a time, in bundles of up to 6 MB,
-            and a bundle counts as one; not by ``torch``.
-        pin_memory: Batches in page-locked memory, which an accelerator copies from without help
-            of a core; ``auto``: if the loader feeds one.
-        persistent_workers: Keep workers from one epoch to the next.
-        across_epochs: In training, compute the first batches of the next epoch when the last ones
-            of this have been begun, so that workers never wait at an epoch's end. They take
-            memory while it is evaluated. Needs `persistent_workers`.
-        timeout_s: Seconds to wait for one batch before giving up, or before a worker process of
-            ours is replaced; up to 10 million, which is a third of a year.
-        multiprocessing_context: Of ``torch``: how its worker processes start, ``forkserver``
-            (null) or ``spawn``.
-        drop_last: The tail of the epoch: true leaves it out, false keeps a short batch,
-            ``pad`` fills the batch with rows marked invalid. Samplers that cut batches have none.
-        on_error: A bad sample in training: ``raise``, ``replace`` it by another, ``skip`` it.
-        eval_on_error: A bad sample in evaluation: ``raise`` or ``skip``.
-        max_error_rate: Share of bad samples above which the run stops; fewer than 10 stop it at
-            0 alone.
+        engine: Executor of batches: ``threads``, ``processes`` (dead or hanging workers are
+            replaced), ``ray`` (actors of a Ray cluster), ``torch`` (torch's DataLoader) or
+            ``inline`` (this process). null: ``inline`` without workers, ``threads`` for batches
+            made as columns, else ``processes``.
+        batch_size: Samples in a batch over all ranks; the maximum if the sampler cuts batches.
+        eval_batch_size: Batch size of evaluation; null for `batch_size`.
+        num_workers: Workers per rank; 0 computes in this process. ``auto``: one for each core of
+            this rank's share by affinity and quota, 32 at most.
+        resources: For ``ray``, resources of each actor: ``{CPU: 2}``, or ``{decoders: 1}`` for a
+            resource of your cluster. null: one core, needed only for placement.
+        affinity: List of cores for workers, threads included; ``none`` for the trainer's cores. The
+            trainer itself is not bound.
+        nice: Niceness of workers, 0 to 19: higher values leave more CPU time to the trainer.
+        prefetch_factor: Batches that each worker computes ahead. Small batches without work per
+            sample come in bundles of up to 16 batches or 6 MB; a bundle counts as one. ``torch``
+            does not bundle.
+        pin_memory: Put batches in page-locked memory for fast copies; ``auto``: with CUDA.
+        persistent_workers: Keep workers between epochs.
+        across_epochs: In training, compute the first batches of the next epoch at the end of this
+            one, so that workers never idle. The batches use memory during evaluation. Needs
+            `persistent_workers`.
+        timeout_s: Seconds to wait for a batch before an error, or before a hanging worker process
+            is replaced; up to 10 million.
+        multiprocessing_context: For ``torch``, start method of workers: ``forkserver`` (null) or
+            ``spawn``.
+        drop_last: Tail of the epoch: true drops it, false keeps a short batch, ``pad`` adds rows
+            marked invalid. Samplers that cut batches ignore it.
+        on_error: Action on a bad sample in training: ``raise``, ``replace`` or ``skip``.
+        eval_on_error: Action on a bad sample in evaluation: ``raise`` or ``skip``.
+        max_error_rate: Share of bad samples above which a run stops, from 10 bad samples on; 0
+            stops at the first.
     """
 
     engine: str | None = None
@@ -137,19 +129,19 @@ class LoaderSettings:
 
     @property
     def workers(self) -> int:
-        """Number of workers: `num_workers`, or this rank's share of the cores."""
+        """Number of workers; for ``auto``, this rank's share of the cores."""
         if self.num_workers == "auto":
             return default_workers()
         return self.num_workers
 
     def batch_size_of(self, split: str) -> int:
-        """Samples in a batch over all ranks, to train or to evaluate."""
+        """Return the number of samples in a batch over all ranks."""
         if split != "train" and self.eval_batch_size is not None:
             return self.eval_batch_size
         return self.batch_size
 
     def tail_of(self, split: str) -> Literal["drop", "pad", "keep"]:
-        """The tail rule: evaluation keeps every sample."""
+        """Return the tail rule; evaluation keeps every sample."""
         if split != "train" or self.drop_last is False:
             return "keep"
         return "pad" if self.drop_last == "pad" else "drop"
@@ -157,6 +149,6 @@ class LoaderSettings:
 
 @cache
 def _adapters() -> dict[str, TypeAdapter[Any]]:
-    """Return a checker of each setting, by its annotation."""
+    """Return a validator for each setting, from its annotation."""
     hints = get_type_hints(LoaderSettings, include_extras=True)
     return {name: TypeAdapter(annotation) for name, annotation in hints.items()}

@@ -1,4 +1,4 @@
-"""The state of a loader: where it stands, and in which epoch of what."""
+"""The state of a loader: its epoch, its next batch, and the identity of its data."""
 
 from __future__ import annotations
 
@@ -12,25 +12,22 @@ if TYPE_CHECKING:
 
 VERSION = 2
 
-_EPOCHS = 1 << 63  # a batch tells its epoch as int64
+_EPOCHS = 1 << 63  # a batch stores its epoch as int64
 _MISSING = "nothing"
 
 _IDENTITY = ("seed", "plan", "pixels", "data")
-"""Parts of a state that must be equal for the rest of the epoch to be the same."""
+"""Parts of a state that must match for the rest of the epoch to be the same."""
 
 
 Place = tuple[int, int, bool, frozenset[Any]]
-"""Epoch, next batch, whether the epoch has ended, and the quarantine: records, or of a stream pairs
-of epoch and position."""
+"""Epoch, next batch, whether the epoch has ended, and the quarantine.
+
+The quarantine has records, or pairs of epoch and position for a stream.
+"""
 
 
 def order_identity(plan: BatchPlan | None, sampler: SamplerCapabilities) -> dict[str, Any]:
-    """Tell what decides the order of the records, of a plan and its sampler: plain values.
-
-    Args:
-        plan: The batches of indexed data; None for a stream.
-        sampler: Capabilities of the sampler; with weights it has a ``fingerprint``.
-    """
+    """Return plain values that decide the order of records: the plan and sampler weights."""
     identity: dict[str, Any] = {}
     if plan is not None:
         identity |= {"num_positions": plan.num_positions, "group": plan.group}
@@ -40,11 +37,7 @@ def order_identity(plan: BatchPlan | None, sampler: SamplerCapabilities) -> dict
 
 
 def as_epoch(epoch: Any) -> int:
-    """An epoch that was given from outside.
-
-    Raises:
-        ValueError: It is none.
-    """
+    """Return an epoch given by the user as an int; raise ValueError if it is invalid."""
     try:
         number = index(epoch)
     except TypeError:
@@ -55,7 +48,7 @@ def as_epoch(epoch: Any) -> int:
 
 
 def state_of(place: Place) -> dict[str, Any]:
-    """Write a loader's place as plain values, JSON-able."""
+    """Return a loader's place as JSON-serialisable values."""
     epoch, next_batch, finished, quarantined = place
     return {
         "version": VERSION,
@@ -67,11 +60,7 @@ def state_of(place: Place) -> dict[str, Any]:
 
 
 def place_of(state: Any) -> Place:
-    """Read the place of the loader that gave this state.
-
-    Raises:
-        ValueError: It is not a state of a loader.
-    """
+    """Return the place in a loader's state; raise ValueError if the state is malformed."""
     try:
         held = frozenset(map(_quarantined, state["quarantined"]))
         place = as_epoch(state["epoch"]), index(state["next_batch"]), bool(state["finished"])
@@ -83,11 +72,7 @@ def place_of(state: Any) -> Place:
 
 
 def check_state(state: Mapping[str, Any], current: Mapping[str, Any]) -> None:
-    """Refuse a state of other batches than the batches of this loader.
-
-    Raises:
-        ValueError: The state is of another version, or something differs; all of it is named.
-    """
+    """Raise ValueError if a state belongs to other batches, with every difference."""
     version = state.get("version")
     if version != VERSION:
         raise ValueError(
@@ -108,33 +93,30 @@ def check_state(state: Mapping[str, Any], current: Mapping[str, Any]) -> None:
 
 
 def united(states: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Join the states of all ranks' loaders for a checkpoint.
+    """Join the states of all ranks, in order of rank, for a checkpoint.
 
-    Every rank is at the same batch, but a record that killed a worker is known to the rank
-    alone that computed it. Whoever resumes, on any number of ranks, must pass over all of them.
-
-    Args:
-        states: The ranks' `state_dict`, in the order of ranks.
+    All ranks are at the same batch. Their quarantines are merged, because each rank knows only its
+    own and a resume may use another number of ranks.
     """
     state = dict(states[0])
-    if "quarantined" in state:  # a loader of fixed batches has no quarantine
+    if "quarantined" in state:  # absent for a loader of fixed batches
         found = {_quarantined(item) for each in states for item in each["quarantined"]}
         state["quarantined"] = _listed(found)
     return state
 
 
 def _quarantined(item: Any) -> Any:
-    """A record's index, or a pair of epoch and position."""
+    """Return a record's index, or a pair of epoch and position, as ints."""
     return tuple(map(index, item)) if isinstance(item, (list, tuple)) else index(item)
 
 
 def _listed(quarantined: Collection[Any]) -> list[Any]:
-    """Write a quarantine as plain values."""
+    """Return a quarantine as plain sorted values."""
     return [list(item) if isinstance(item, tuple) else item for item in sorted(quarantined)]
 
 
 def differing(then: Any, now: Any, name: str) -> Iterator[str]:
-    """Lines that name what differs between two plain values."""
+    """Yield a line for each difference between two plain values."""
     if isinstance(then, Mapping) and isinstance(now, Mapping):
         for key in sorted(then.keys() | now.keys()):
             yield from differing(then.get(key, _MISSING), now.get(key, _MISSING), f"{name}.{key}")
@@ -148,7 +130,7 @@ def _shown(value: Any) -> str:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON would give it back: tuples as lists, keys as strings."""
+    """Return the value as JSON would give it back: tuples as lists, keys as strings."""
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):

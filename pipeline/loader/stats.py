@@ -1,4 +1,4 @@
-"""Counts and times of the batches that a loader has handed out."""
+"""Counts and times of the batches that a loader has delivered."""
 
 from __future__ import annotations
 
@@ -18,28 +18,22 @@ RECENT_BATCHES = 100
 STAGES = ("read", "decode", "transform", "collate")
 _DOING = dict(zip(STAGES, ("reading", "decoding", "augmenting", "collating"), strict=True))
 _WAITS = 0.1
-"""A consumer that waits for a smaller share of its time is the limit itself."""
+"""A consumer that waits for a smaller share of its time is limited by the model."""
 
 
 class LoaderTimes(NamedTuple):
-    """Times of some batches by stage; the difference of two is of the batches between.
+    """Times of a run of batches by stage; subtract two for the batches between them.
+
+    Stage times are seconds, summed over the threads that did the work.
 
     Attributes:
-        batches: Batches handed to the consumer.
-        samples: Valid rows in them.
-        read: Seconds of reading records, in the threads that did it, summed over these.
-        decode: Seconds of decoding, in the same way.
-        transform: Seconds of augmenting, in the same way.
-        collate: Seconds of putting samples together, in the same way.
+        samples: Valid rows in the batches.
         wait: Seconds that the consumer waited for the loader.
-        copy: Seconds that the device spent on copies of batches, beside all the others.
-        consumer: Seconds that the consumer took for itself, between a batch and its asking for
-            the next one.
-        hits: Records that the data set's cache had.
-        misses: Records that it had not.
-        damaged: Entries of the cache that were damaged, dropped, and read from the data again.
-        requests: Requests to servers, of data behind a URL.
-        fetched_bytes: Bytes from them.
+        copy: Seconds that the device copied batches, in parallel with the other stages.
+        consumer: Seconds that the consumer spent between two batches.
+        hits: Records found in the dataset's cache.
+        damaged: Damaged cache entries, dropped and read again.
+        requests: Requests to servers, which returned `fetched_bytes`.
     """
 
     batches: int = 0
@@ -63,32 +57,29 @@ class LoaderTimes(NamedTuple):
 
     @property
     def wait_share(self) -> float:
-        """Share of the consumer's time that it waited, 0 to 1."""
+        """Share of the consumer's time spent waiting, 0 to 1."""
         return self.wait / max(self.wait + self.consumer, 1e-9)
 
     @property
     def busy(self) -> float:
-        """Seconds that all stages took, summed over the threads that did them."""
+        """Seconds in all stages, summed over threads."""
         return self.read + self.decode + self.transform + self.collate
 
     @property
     def stages_us(self) -> dict[str, float]:
-        """Microseconds a sample of each stage; empty where no stage was timed."""
+        """Microseconds per sample of each stage; empty if no stage was timed."""
         if not self.samples or not any(getattr(self, name) for name in STAGES):
             return {}
         return {name: getattr(self, name) / self.samples * 1e6 for name in STAGES}
 
     @property
     def hit_rate(self) -> float | None:
-        """Share of the records read that the cache had, 0 to 1; None: without a cache."""
+        """Share of records found in the cache, 0 to 1; None without a cache."""
         lookups = self.hits + self.misses
         return self.hits / lookups if lookups else None
 
     def as_dict(self) -> dict[str, float]:
-        """The attributes, ``wait_share``, and ``<stage>_us`` and ``<stage>_ms_per_batch``.
-
-        Where there is a cache, ``hit_rate`` too.
-        """
+        """Return the attributes and rates: ``<stage>_us`` per sample, ``<stage>_ms_per_batch``."""
         figures: dict[str, float] = {**self._asdict(), "wait_share": self.wait_share}
         if self.hit_rate is not None:
             figures["hit_rate"] = self.hit_rate
@@ -116,12 +107,7 @@ class LoaderTimes(NamedTuple):
 
 
 def limit_text(wait_share: float, stages_us: Mapping[str, float]) -> str:
-    """Name the one thing that training goes no faster than.
-
-    Args:
-        wait_share: Share of the consumer's time that it waited, 0 to 1.
-        stages_us: Microseconds a sample of each stage; empty where no stage was timed.
-    """
+    """Name the limit of training speed, from the values of `LoaderTimes`."""
     if wait_share < _WAITS:
         return "the model"
     if not stages_us:
@@ -132,35 +118,33 @@ def limit_text(wait_share: float, stages_us: Mapping[str, float]) -> str:
 
 
 def padding_text(share: float) -> str:
-    """Share of padding, 0 to 1, in words."""
+    """Format a share of padding, 0 to 1."""
     return f"{share:.1%} of the elements"
 
 
 def cut_text(texts: int, tokens: int) -> str:
-    """Describe how many tokens were cut from how many texts."""
+    """Format the number of truncated tokens and texts."""
     return f"{tokens:,} tokens of {texts:,} text{'s' if texts != 1 else ''}"
 
 
 def sources_text(shares: Mapping[str, float]) -> str:
-    """Shares of the samples by source, 0 to 1, in words."""
+    """Format each source's share of samples, 0 to 1."""
     return ", ".join(f"{share:.1%} {name}" for name, share in shares.items())
 
 
 @dataclass(slots=True)
 class LoaderStats:
-    """Counts and times of what this rank's consumer was handed, since the loader was made.
+    """Counts and times of this rank's batches since the loader was made.
 
     Attributes:
-        batches: Batches.
-        samples: Valid rows in them.
-        bad_samples: Bad samples met, one for every position.
-        real: Elements of ragged fields that are data.
-        padded: Elements of ragged fields with their padding.
-        cut_texts: Valid rows that a transform has shortened.
-        cut_tokens: Elements that were cut from these rows.
-        copy_s: Seconds that the device spent on copies; who has it copy adds them.
-        drawn: Valid rows by the name of their source, where several data sets are mixed.
-        workers: Tells how the workers do at this moment; None: the engine does not.
+        samples: Valid rows in the batches.
+        real: Elements of ragged fields, without padding.
+        padded: Elements of ragged fields, with padding.
+        cut_texts: Valid rows that a transform truncated.
+        cut_tokens: Elements cut from these rows.
+        copy_s: Seconds that the device spent on copies; the code that copies adds them.
+        drawn: Valid rows by source, for a mix of datasets.
+        workers: Return the current state of the workers; None if the engine does not report it.
     """
 
     batches: int = 0
@@ -183,21 +167,18 @@ class LoaderStats:
 
     @property
     def padding_overhead(self) -> float:
-        """Share of the elements of ragged fields that is padding, 0 to 1."""
+        """Share of padding in ragged fields, 0 to 1."""
         return 1 - self.real / self.padded if self.padded else 0.0
 
     @property
     def shares(self) -> dict[str, float]:
-        """Each source's share of the samples of a mix, 0 to 1, by name."""
+        """Share of samples of each source in a mix, 0 to 1."""
         count = max(sum(self.drawn.values()), 1)
         return {name: drawn / count for name, drawn in self.drawn.items()}
 
     @property
     def times(self) -> LoaderTimes:
-        """Times by stage since the loader was made.
-
-        Of a part of it: ``before = loader.stats.times``, later ``loader.stats.times - before``.
-        """
+        """Times by stage since the loader was made; subtract an earlier value for an interval."""
         stages = self._stages
         return LoaderTimes(
             self.batches, self.samples, stages.read, stages.decode, stages.transform,
@@ -207,18 +188,18 @@ class LoaderStats:
 
     @property
     def recent(self) -> LoaderTimes:
-        """Times by stage of the last 100 batches."""
+        """Times by stage over the last 100 batches."""
         return self._marks[-1] - self._marks[0]
 
     @property
     def limit(self) -> str:
-        """Name what limits training now; "" within the first 100 batches."""
+        """The limit of training speed now; empty for the first 100 batches."""
         if self.batches <= RECENT_BATCHES:
             return ""
         return limit_text(self.recent.wait_share, self.recent.stages_us)
 
     def as_dict(self) -> dict[str, float]:
-        """The counts, and what `times` holds."""
+        """Return the counts and the items of `times`."""
         counts = {"bad_samples": self.bad_samples, "padding_overhead": self.padding_overhead}
         counts |= {"cut_texts": self.cut_texts, "cut_tokens": self.cut_tokens}
         if self.workers is not None:
@@ -239,11 +220,11 @@ class LoaderStats:
         return "\n".join(lines)
 
     def begin(self) -> None:
-        """An iteration begins: the consumer has asked for its first batch."""
+        """Start timing an iteration, when the consumer requests its first batch."""
         self._since_s = time.perf_counter()
 
     def add(self, delivery: Delivery) -> None:
-        """Count a batch, which has just come."""
+        """Count a batch that has just arrived."""
         now = time.perf_counter()
         self._wait_s += now - self._since_s
         self._since_s = now
@@ -260,7 +241,7 @@ class LoaderStats:
         self._marks.append(self.times)
 
     def _add_drawn(self, batch: Batch) -> None:
-        if "source" not in batch:  # left out by a collate
+        if "source" not in batch:  # dropped by the collate
             return
         sources = np.asarray(batch["source"])[np.asarray(batch["valid"])]
         counts = np.bincount(sources, minlength=len(self.drawn)).tolist()
@@ -268,7 +249,7 @@ class LoaderStats:
             self.drawn[name] += count
 
     def asked(self) -> None:
-        """The consumer asks for the next batch; what passed since the last one was its own."""
+        """End the consumer's time, when it requests the next batch."""
         now = time.perf_counter()
         self._consumer_s += now - self._since_s
         self._since_s = now

@@ -1,10 +1,10 @@
-"""The plan of a stream: which items of which of its readers each batch of each rank holds.
+"""The plan of a stream: the items of its readers in each batch of each rank.
 
-A stream that one reader reads is read whole by every rank, which keeps its rows of each batch. One
-of R readers is dealt out: reader r owns the rows ``[r*G//R, (r+1)*G//R)`` of every batch of G, a
-rank has the readers whose rows are its own, and reads nothing else. A reader that has ended leaves
-its rows to nobody, until all have ended: so no rank needs to know beforehand how long the others'
-are, and which record stands at a position does not depend on who reads.
+With one reader, every rank reads the whole stream and keeps its rows of each batch. With R readers,
+reader r owns rows ``[r*G//R, (r+1)*G//R)`` of every batch of G, and a rank reads only with the
+readers of its rows. Rows of a reader that has ended stay without records until all readers end. So
+no rank needs the length of another rank's readers, and the record at a position depends on neither
+ranks nor workers.
 """
 
 from __future__ import annotations
@@ -31,29 +31,24 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 OpenReaders = Callable[["StreamDataset", int, dict[int, int]], dict[int, Iterator[Any]]]
-"""Opens readers of an epoch, each at the item that is given: items by reader."""
+"""Open readers of an epoch, each at a given item; return the items by reader."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """Cut a stream into batches, and batches into ranks.
+    """Cut a stream into batches of `batch_size` rows, and batches into ranks.
+
+    `tail` is the rule for an incomplete batch. With one reader: ``drop`` it, ``keep`` it short, or
+    ``pad`` it with invalid rows. With several, after the first ends: ``keep`` shortens batches;
+    ``pad`` and ``drop`` fill them, and ``drop`` loses a reader's incomplete last rows.
 
     Attributes:
-        dataset: The stream.
-        batch_size: Positions in a batch over all ranks, G.
-        world_size: Number of ranks.
-        rank: This rank.
-        tail: Rule for a batch that is not full. With one reader that is the last one:
-            ``drop`` leaves it out, ``keep`` makes it shorter, ``pad`` fills it with invalid rows.
-            With several it is any batch after the first of them ended: ``keep`` makes it shorter,
-            ``pad`` and ``drop`` fill it, and ``drop`` leaves out what is less than a reader's rows.
-        open_readers: Reads ahead of the consumer.
-        num_readers: Readers of all ranks.
-        heads: The first items of each reader, of a dataset that cannot be opened again.
+        num_readers: Readers over all ranks.
+        heads: First items of each reader, for a dataset that cannot be reopened.
 
     Raises:
-        ValueError: Several ranks would have to read what only one can, or their number does not
-            divide that of the readers, or there are more readers than rows.
+        ValueError: Several ranks share a stream that only one can read, the ranks do not divide the
+            readers, or a batch has fewer rows than there are readers.
     """
 
     dataset: StreamDataset
@@ -87,14 +82,14 @@ class StreamPlan:
 
     @property
     def waits(self) -> bool:
-        """Whether other ranks may have batches when this one's readers have ended."""
+        """Whether other ranks may have batches after this rank's readers have ended."""
         return self.num_readers > 1 and self.world_size > 1
 
     def tasks(self, *, epoch: int, start: int, quarantine: Quarantine) -> Iterator[BatchTask]:
-        """Make the tasks of this rank from global batch `start` until the stream ends.
+        """Yield the tasks of this rank from global batch `start` until the stream ends.
 
-        With other ranks, until the caller closes the iterator: their rows are invalid,
-        and the task is empty where this rank's readers had no record at all.
+        If other ranks may have batches, yield tasks until closed: with invalid rows, or empty if
+        this rank's readers never had a record.
         """
         held = {position for at, position in quarantine if at == epoch}
         with ExitStack() as stack:
@@ -107,7 +102,7 @@ class StreamPlan:
                 rows = _Rows.joined(parts)
                 if self.num_readers == 1:
                     rows = rows.share(self.world_size, self.rank)
-                if not rows.items:  # its readers have ended, those of other ranks may not have
+                if not rows.items:  # this rank's readers have ended
                     rows = next((r.filling() for r in readers if r.head()), rows)
                 positions = rows.positions
                 yield BatchTask(
@@ -122,10 +117,9 @@ class StreamPlan:
                 )
 
     def first_items(self, epoch: int, quarantine: Quarantine) -> Generator[Any]:
-        """Iterate over the items of this rank's readers from the epoch's beginning.
+        """Yield the items of this rank's readers from the start of the epoch, unless quarantined.
 
-        Quarantined items are left out. If the dataset cannot be opened again, each reader gives
-        the items of its first batch, which it kept.
+        A dataset that cannot be reopened yields only the kept items of each reader's first batch.
         """
         for number, (first, stop) in self._rows_of_readers().items():
             items = iter(self.heads.get(number, ()))
@@ -138,7 +132,7 @@ class StreamPlan:
                         yield item
 
     def _rows_of_readers(self) -> dict[int, tuple[int, int]]:
-        """Return the rows ``[first, stop)`` in a batch of each reader of this rank."""
+        """Return the rows ``(first, stop)`` in a batch of each reader of this rank."""
         each = self.num_readers // self.world_size or 1
         first = self.rank * each if self.num_readers > 1 else 0
         return {
@@ -147,7 +141,6 @@ class StreamPlan:
         }
 
     def _opened(self, epoch: int, start: int, stack: ExitStack) -> list[_Reader]:
-        """Open this rank's readers at their places in batch `start`."""
         sizes = self._rows_of_readers()
         starts = {number: start * (stop - begin) for number, (begin, stop) in sizes.items()}
         opened = self.open_readers(self.dataset, epoch, starts)
@@ -169,7 +162,7 @@ class _Rows:
 
     @classmethod
     def joined(cls, parts: Sequence[_Rows]) -> _Rows:
-        """The rows of several readers, one after the other."""
+        """Concatenate the rows of several readers."""
         return cls(
             [item for part in parts for item in part.items],
             np.concatenate([part.positions for part in parts]),
@@ -177,7 +170,7 @@ class _Rows:
         )
 
     def share(self, world_size: int, rank: int) -> _Rows:
-        """The rows that a rank takes; all of them, invalid, if there are none for it."""
+        """Return the rows of a rank, or all rows marked invalid if it has none."""
         start, stop = rank_slice(len(self.items), world_size, rank)
         if start == stop:
             return _Rows(self.items, self.positions, np.zeros(len(self.items), np.bool_))
@@ -186,15 +179,7 @@ class _Rows:
 
 
 class _Reader:
-    """The items of one reader, as many for each batch as it has rows there.
-
-    Args:
-        plan: The plan.
-        items: Its items, from those of batch `start` on.
-        number: Its number.
-        epoch: The epoch.
-        rows: Its rows ``[first, stop)`` in a batch.
-    """
+    """One reader's items, cut into its rows ``(first, stop)`` of each batch."""
 
     def __init__(
         self,
@@ -216,7 +201,7 @@ class _Reader:
         self._head: list[Any] | None = None
 
     def rows(self, number: int) -> _Rows:
-        """Read its rows of a batch, filled up or not as the tail says; none at the end."""
+        """Read the rows of a batch, padded if the tail says so; no rows at the end."""
         items = list(islice(self._items, self._size))
         if number == 0 and self._keeps_head:
             self._head = items
@@ -238,17 +223,17 @@ class _Reader:
         if not missing or not fills or not (items or self._shares):
             return rows
         if self._head is None and not self._plan.dataset.reopens:
-            self._head = items  # a resumed queue keeps the first ones that come
+            self._head = items  # a resumed queue keeps its first items
         return _Rows.joined([rows, self.filling(missing)]) if self.head() else rows
 
     def filling(self, missing: int | None = None) -> _Rows:
-        """Repeat its first records, marked invalid, for rows that are missing; None: for all."""
+        """Repeat the reader's first items as `missing` invalid rows; None fills all its rows."""
         head, missing = self.head(), self._size if missing is None else missing
         at = np.arange(missing, dtype=np.int64) % len(head)
         return _Rows([head[row] for row in at.tolist()], self._first + at, np.zeros(missing, bool))
 
     def head(self) -> list[Any]:
-        """Its items of batch 0, read again where this run did not begin there."""
+        """Return the items of batch 0, read again if this run began later."""
         if self._head is None:
             again = self._plan.open_readers(self._plan.dataset, self._epoch, {self._number: 0})
             with _closing(again[self._number]) as items:
@@ -257,10 +242,9 @@ class _Reader:
 
 
 def any_rank(has_records: bool) -> bool:
-    """Ask all ranks of torch.distributed whether one of them has records in this batch.
+    """Return whether any rank has records in this batch.
 
-    Raises:
-        ValueError: The ranks have not joined.
+    Raise ValueError without an initialised torch.distributed.
     """
     import torch
     import torch.distributed as dist
@@ -278,16 +262,16 @@ def any_rank(has_records: bool) -> bool:
 
 @contextmanager
 def _closing(items: Iterator[Any]) -> Iterator[Iterator[Any]]:
-    """Close the items of a stream when no more of them are wanted."""
+    """Close the items of a stream on exit."""
     try:
         yield items
     finally:
-        if hasattr(items, "close"):  # a generator, or an iterator of the user's
+        if hasattr(items, "close"):  # a generator or a user's iterator
             items.close()
 
 
 def _tell_lost(dataset: StreamDataset, items: Sequence[Any]) -> None:
-    """Log what damage lost of a shard, where no batch has the items."""
+    """Log damage that lost the rest of a shard, for items that no batch contains."""
     for item in items:
         if isinstance(item, BadRecord) and item.ends_shard:
             _log.warning("%s: %r: %s", dataset, item.key, item.cause)

@@ -1,4 +1,4 @@
-"""Readers of a stream: where they run, and what becomes of a process that ends."""
+"""Readers of a stream, in this process or in child processes that are restarted when they die."""
 
 from __future__ import annotations
 
@@ -32,22 +32,18 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _AT_ONCE = 8
-"""Items that come fast are sent together."""
+"""Items sent in one message if they come fast."""
 _TICK_S = 0.2
 _END = object()
 _TRIES = 3
-"""Processes that may end over the same item."""
+"""Processes that may die at the same item."""
 
 
 class StreamReaders:
-    """Opens readers of a stream: here, or in processes, which are kept for the next epoch.
+    """Open readers of a stream, here or in processes that are reused in the next epoch.
 
-    Code of the user's runs in as many processes as there are workers, and no more than readers,
-    each of which reads its own in turn. Everything else is read here.
-
-    Args:
-        settings: The workers, how they start, and how long an item may take.
-        imports: Modules of the user's components.
+    A user's code runs in child processes, one per worker and at most one per reader; each process
+    serves its readers in turn. Framework readers run in this process.
     """
 
     def __init__(self, settings: LoaderSettings, imports: tuple[str, ...]) -> None:
@@ -59,15 +55,9 @@ class StreamReaders:
     def __call__(
         self, dataset: StreamDataset, epoch: int, starts: Mapping[int, int]
     ) -> dict[int, Iterator[Any]]:
-        """Open readers.
+        """Open readers at `starts`, the first item of each reader by number.
 
-        Args:
-            dataset: The stream, always the same one.
-            epoch: The epoch.
-            starts: Where each begins, by its number.
-
-        Returns:
-            The items of each. Closing them ends the reading.
+        Return an iterator of items for each; closing the iterators ends the reading.
         """
         if not (dataset.foreign_reader and self._settings.workers):
             return {n: _items(dataset, epoch, n, start) for n, start in starts.items()}
@@ -85,7 +75,7 @@ class StreamReaders:
         return opened
 
     def close(self) -> None:
-        """End the processes that wait for another epoch."""
+        """End the idle processes."""
         _end_all(self._idle)
 
 
@@ -95,7 +85,7 @@ def _end_all(idle: list[ChildProcess]) -> None:
 
 
 def _items(dataset: StreamDataset, epoch: int, number: int, start: int) -> Iterator[Any]:
-    """Open one reader here."""
+    """Open one reader in this process."""
     if dataset.readers == 1:
         return dataset.open(epoch, start)
     opened: Iterator[Any] = dataset.open(epoch, start, reader=number)  # type: ignore[call-arg]
@@ -103,16 +93,10 @@ def _items(dataset: StreamDataset, epoch: int, number: int, start: int) -> Itera
 
 
 class _ReaderProcess:
-    """Some readers of a stream in a process, which is started again if it dies.
+    """Some readers of a stream in one process, which is restarted if it dies.
 
-    Their items come in turn, ahead of the consumer, and are kept here until asked for.
-
-    Args:
-        settings: How processes start, and how long an item may take.
-        recipe: The pickled call that reads the stream in a process.
-        idle: Processes that have the stream and nothing to do; this one, when it is done.
-        epoch: The epoch.
-        places: The next item of each reader, by its number; counted up.
+    The process reads the readers in turn, ahead of the consumer. `places` has the next item of each
+    reader and is updated in place. The process joins the `idle` ones at the end.
     """
 
     def __init__(
@@ -132,7 +116,7 @@ class _ReaderProcess:
         self._arriving = read_ahead(self._received)
 
     def bring(self, waiting: _Items) -> bool:
-        """Wait for items until there is one of this reader; False: there is none any more."""
+        """Wait for an item of this reader; return False at its end."""
         while not (waiting.ready or waiting.ended):
             number, item = next(self._arriving)
             its = self.items[number]
@@ -143,12 +127,12 @@ class _ReaderProcess:
         return bool(waiting.ready)
 
     def close(self) -> None:
-        """End the process, if all its readers are closed."""
+        """End the process once all its readers are closed."""
         if all(items.closed for items in self.items.values()):
             self._arriving.close()  # type: ignore[attr-defined]
 
     def _received(self) -> Iterator[tuple[int, Any]]:
-        """Give items as they come, with the numbers of their readers; in a thread."""
+        """Yield reader numbers and items as they arrive; runs in a thread."""
         failed = dict.fromkeys(self._places, 0)
         while self._places:
             child = self._idle.pop() if self._idle else self._started()
@@ -175,9 +159,9 @@ class _ReaderProcess:
                 self._idle.append(child) if is_done else child.end()
 
     def _messages(self, child: ChildProcess) -> Iterator[tuple[int, Any]]:
-        """Give the messages of a process, until its last reader has ended."""
+        """Yield the messages of a process until its last reader ends."""
         limit_s = start_patience(self._settings.timeout_s)
-        # Passing over what was had takes as long as it took to read it.
+        # Skipping items that were read before takes as long as reading them.
         passing = {number for number, place in self._places.items() if place}
         while self._places:
             deadline = time.monotonic() + (float("inf") if passing else limit_s)
@@ -196,7 +180,7 @@ class _ReaderProcess:
             yield from ((number, item) for item in items or (_END,))
 
     def _started(self) -> ChildProcess:
-        """Start a process that reads on."""
+        """Start a process."""
         with interrupts_held():
             child = ChildProcess()
         child.begin(self._recipe)
@@ -204,13 +188,7 @@ class _ReaderProcess:
 
 
 class _Items:
-    """The items of one reader of a process; closing all of them ends it.
-
-    Attributes:
-        ready: Items that have arrived and wait.
-        ended: Nothing more comes.
-        closed: Nobody asks for more.
-    """
+    """The items of one reader of a process; closing all of them ends the process."""
 
     def __init__(self, process: _ReaderProcess, number: int) -> None:
         self._process = process
@@ -226,14 +204,14 @@ class _Items:
         return self.ready.popleft()
 
     def close(self) -> None:
-        """Let go of what came, and want no more."""
+        """Drop the items that have arrived, and accept no more."""
         self.closed = True
         self.ready.clear()
         self._process.close()
 
 
 def _read(connection: Connection, payload: Payload, placement: Placement) -> None:
-    """Read an epoch after another in a process, until the parent ends."""
+    """Read one epoch after another in a child process, until the parent ends."""
     placement.enter_process()
     use_one_thread()
     with suppress(OSError, EOFError):
@@ -243,13 +221,13 @@ def _read(connection: Connection, payload: Payload, placement: Placement) -> Non
 
 
 def _messages(dataset: StreamDataset, epoch: int, places: dict[int, int]) -> Iterator[bytes]:
-    """Read each reader in turn; give number and items, none at an end, or what was raised."""
+    """Read each reader in turn; yield its number and items, none at its end, or an exception."""
     try:
         streams = {n: _items(dataset, epoch, n, start) for n, start in places.items()}
         while streams:
             most, within_s = _AT_ONCE, SHORT_S
             for number in list(streams):
-                # As many of each as of the first: nobody is to hold those of one for another's.
+                # As many of each reader as of the first, so that no items wait for another reader.
                 run = Run(streams[number], most, within_s=within_s)
                 most, within_s = max(len(run), 1), float("inf")
                 items: list[Any] = []

@@ -1,4 +1,4 @@
-"""Errors of workers on their way to the user: an exception, an end, silence."""
+"""Errors of workers on their way to the consumer: exceptions, deaths and timeouts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.core.user_errors import ExplainedError, WorkerTraceback, is_explai
 
 
 class LoaderTimeoutError(ExplainedError):
-    """No batch came in time."""
+    """No batch arrived in time."""
 
 
 class LoaderClosedError(RuntimeError):
@@ -25,7 +25,7 @@ class LoaderClosedError(RuntimeError):
 
 
 class WorkerError(ExplainedError):
-    """An exception of a worker that could not be sent as it was, or the worker's own end."""
+    """A worker died, or raised an exception that does not pickle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> Failure:
-        """The exception with its traceback as text, in a form that survives pickling."""
+        """Return the exception and its traceback as text, in a form that pickles."""
         explained = is_explained(error)
         lines = "".join(traceback.format_exception(error))
         text = f'in worker process {os.getpid()}:\n"""\n{lines}"""'
@@ -50,14 +50,14 @@ class Failure:
         return cls(error, text, explained)
 
     def exception(self) -> BaseException:
-        """Return the exception, with the worker's traceback as its cause if it needs one."""
+        """Return the exception, with the worker's traceback as its cause unless it is explained."""
         if not self.explained:
             self.error.__cause__ = WorkerTraceback(self.text)
         return self.error
 
 
 def describe_death(pid: int | None, code: int | None) -> str:
-    """Say in one line how a worker process ended, by its exit code."""
+    """Describe in one line how a worker process ended, from its exit code."""
     if code is not None and code < 0:
         how = f"was killed by signal {-code} ({signal_name(-code)})"
     else:

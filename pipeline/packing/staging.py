@@ -89,7 +89,6 @@ class Place:
                     self.folder,
                     self.url,
                     sign=self.sign,
-                    journal=self.folder.parent / "copied.json",
                     tell=lambda size_bytes: screen.add(1, size_bytes),
                 )
             size = folder_bytes(self.folder)

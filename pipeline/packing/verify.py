@@ -19,7 +19,6 @@ from penstock.core.files import write_whole
 from penstock.core.parts import (
     PackPlan,
     PartSummary,
-    raw_keys,
     written_keys,
     written_labels,
     written_rows,
@@ -27,8 +26,8 @@ from penstock.core.parts import (
 from penstock.core.record_codec import record_checksum
 from penstock.core.registry import find
 from penstock.core.sample import BadRecord
-from penstock.datasets.records.index import Index, write_index
 from penstock.datasets.records.label_files import MARK
+from penstock.datasets.records.table import Table
 from penstock.datasets.writing import mark_file, sync_file
 from penstock.pipeline.packing.report import Screen
 from penstock.pipeline.packing.workers import do_tasks
@@ -54,7 +53,7 @@ def write_mark(
         summaries: All parts.
         about: The writer and how to read it.
     """
-    noted = plan.index.metadata if isinstance(plan.index, Index) else {}
+    noted = plan.index.metadata if isinstance(plan.index, Table) else {}
     rows = written_rows(summaries)
     known = {name: mark for s in summaries for name, mark in s.marks.items()}
     files = {
@@ -62,10 +61,9 @@ def write_mark(
         for name in files_in(folder)
         if name != MARK
     }
-    write_index(
-        folder / MARK,
-        keys=written_keys(plan, summaries),
-        columns={
+    table = Table(
+        written_keys(plan, summaries),
+        {
             **{name: plan.index.column(name)[rows] for name in noted.get("annotated", ())},
             "crc32": np.concatenate([s.checksums for s in summaries]),
             "size_bytes": np.concatenate([s.sizes for s in summaries]),
@@ -77,9 +75,10 @@ def write_mark(
             **about,
         },
     )
+    table.write(folder / MARK)
 
 
-def read_mark(folder: Path) -> Index:
+def read_mark(folder: Path) -> Table:
     """The mark of a split.
 
     Raises:
@@ -88,7 +87,7 @@ def read_mark(folder: Path) -> Index:
     path = folder / MARK
     if not path.is_file():
         raise ValueError(f"pack: {folder} has no {MARK}, so it was not made by pack")
-    index = Index.open(path, verify=True)
+    index = Table.open(path, verify=True)
     if index.metadata.get("packed") != _FORMAT:
         raise ValueError(f"pack: {path} is of another version than this one reads")
     return index
@@ -179,7 +178,7 @@ class Compare:
     """
 
     storage: Storage
-    mark: Index
+    mark: Table
 
     def __call__(self, task: NDArray[np.int64]) -> list[str]:
         """Compare the records at the rows `task`; a line for each that is damaged."""
@@ -202,7 +201,7 @@ class Compare:
 
 
 def compare_all(
-    storage: Storage, mark: Index, *, num_workers: int, imports: Sequence[str], what: str
+    storage: Storage, mark: Table, *, num_workers: int, imports: Sequence[str], what: str
 ) -> list[str]:
     """Compare every record, on several processes; a line for each that is damaged, in order."""
     rows = np.arange(len(mark))
@@ -220,7 +219,7 @@ def compare_all(
 
 
 def verify(
-    storage: Storage, mark: Index, summaries: Sequence[PartSummary], class_names: Any
+    storage: Storage, mark: Table, summaries: Sequence[PartSummary], class_names: Any
 ) -> None:
     """Refuse a result whose keys, labels or classes are not the source's, or some record of it.
 
@@ -231,7 +230,7 @@ def verify(
         raise RuntimeError(f"pack: {storage} has {len(storage)} records, expected {len(mark)}")
     for start in range(0, len(mark), _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, len(mark)))
-        for found, expected in zip(raw_keys(storage.index, rows), mark.raw_keys(rows), strict=True):
+        for found, expected in zip(storage.index.raw_keys(rows), mark.raw_keys(rows), strict=True):
             if found != expected:
                 raise RuntimeError(f"pack: {storage} has the key {found!r}, expected {expected!r}")
     labels = written_labels(summaries)
@@ -357,11 +356,11 @@ def refuse_duplicates(source: Storage) -> None:
     hashes = np.empty(count, np.int64)
     for start in range(0, count, _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, count))
-        hashes[rows] = [hash(key) for key in raw_keys(index, rows)]
+        hashes[rows] = [hash(key) for key in index.raw_keys(rows)]
     order = np.argsort(hashes, kind="stable")
     same = np.flatnonzero(hashes[order[1:]] == hashes[order[:-1]])
     for one, other in zip(order[same].tolist(), order[same + 1].tolist(), strict=True):
-        key, another = raw_keys(index, np.array([one, other]))
+        key, another = index.raw_keys(np.array([one, other]))
         if key == another:
             raise ValueError(
                 f"pack: {source}: {key.decode('utf-8', 'backslashreplace')!r} is the key of the "

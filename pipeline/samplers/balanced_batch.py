@@ -25,23 +25,14 @@ from penstock.pipeline.samplers.class_batches import (
 class BalancedBatchSampler(StoredOrderSampler):
     """Batches with equally many samples of each class; records of rare classes repeat.
 
-    Every batch holds all classes, or `classes` different ones, and the classes occur in equally
-    many batches (within one). Classes alternate in a batch, and ranks are cut at whole rounds, so
-    each rank has equally many samples of each class too. The records of a class are shuffled anew
-    each epoch and drawn in cycles. Computes one epoch's order at a time, once per machine.
+    Every batch and every rank has all classes, or `classes` of them, equally often. Classes occur
+    in equally many batches, within one. The records of a class are shuffled anew each epoch and
+    drawn in cycles. Computes one epoch's order at a time, once per machine.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records.
-        seed: The run's seed.
-        batch_size: Positions of a batch over all ranks, G.
-        classes: Classes in a batch, a divisor of G; null: all classes with records.
-        num_batches: Batches in an epoch; null: enough for `n` positions, rounded up.
-        column: The index column of the class.
-
-    Raises:
-        ValueError: `classes` does not divide G or exceeds the classes of the data, or the column is
-            missing.
+        classes: Classes in a batch, a divisor of `loader.batch_size`; null for all classes.
+        num_batches: Batches in an epoch; null: enough for all records, rounded up.
+        column: Index column of the class.
     """
 
     def __init__(

@@ -22,11 +22,7 @@ def stored_classes(values: Int64Array) -> tuple[StoredTable, str]:
 
 
 def class_column(sampler: str, column: str, index: Index | None, *, remedy: str) -> Int64Array:
-    """Read a column of integers of an index, int64 [n]; `remedy` completes the message.
-
-    Raises:
-        ValueError: The column is missing or does not hold integers.
-    """
+    """Return an integer column of an index, int64 [n]; raise ValueError if there is none."""
     known = () if index is None else index.columns
     if index is None or column not in known:
         raise ValueError(
@@ -44,25 +40,14 @@ def class_column(sampler: str, column: str, index: Index | None, *, remedy: str)
 
 @dataclass(frozen=True, slots=True)
 class Members:
-    """The records of each class, in ascending order of class value.
-
-    Attributes:
-        counts: Records of each class, int64 [C], at least 1.
-        records: Records of class 0, then of class 1 and so on, int64 [sum of counts].
-    """
+    """Records per class, int64 [C], at least 1, and the records of all classes, class by class."""
 
     counts: Int64Array
     records: Int64Array
 
     @classmethod
     def of(cls, values: Int64Array, *, at_least: int = 1, lowest: int | None = None) -> Members:
-        """Group records by value.
-
-        Args:
-            values: Value of each record, int64 [n].
-            at_least: Drop values with fewer records.
-            lowest: Drop values below this.
-        """
+        """Group records by value, int64 [n], without rare values and values below `lowest`."""
         names, of_name, counts = np.unique(values, return_inverse=True, return_counts=True)
         kept = counts >= at_least
         if lowest is not None:
@@ -80,12 +65,8 @@ class Members:
 def batches_without_repeats(quotas: Int64Array, per_batch: int) -> int:
     """Return the largest number of batches of `per_batch` different classes.
 
-    Args:
-        quotas: Maximum draws of each class, int64 [C].
-        per_batch: Classes in a batch.
-
-    Returns:
-        The largest B for which the sum over the classes of min(quota, B) is `per_batch` * B.
+    `quotas` are the maximum draws of each class, int64 [C]. The result is the largest B for which
+    min(quota, B), summed over the classes, is at least `per_batch` * B.
     """
     low, high = 0, int(quotas.sum()) // per_batch
     while low < high:
@@ -109,17 +90,9 @@ def epoch_of_classes(
 ) -> Int64Array:
     """Return the records of an epoch, int64 [B, P, K], without a class twice in a batch.
 
-    Classes are assigned to batches at random. The records of a class are shuffled anew each
-    epoch and drawn in that order, in cycles.
-
-    Args:
-        members: The records of each class.
-        quotas: Maximum places of each class, int64 [C].
-        num_batches: Batches of the epoch, B.
-        per_batch: Classes in a batch, P.
-        together: Records of one class at a place, K.
-        seed: The run's seed.
-        epoch: The epoch.
+    Classes are assigned to batches at random, each at most `quotas` times. The records of a class
+    are shuffled, then drawn in cycles. B is `num_batches`, P the classes in a batch (`per_batch`),
+    and K the records of one class at a place (`together`).
     """
     rng = KeyedRng().at(seed, epoch, 0, Stream.SAMPLER)
     places = _trimmed(np.minimum(quotas, num_batches), num_batches * per_batch, rng)
@@ -139,10 +112,7 @@ def _trimmed(places: Int64Array, total: int, rng: np.random.Generator) -> Int64A
 def _dealt(
     places: Int64Array, num_batches: int, per_batch: int, rng: np.random.Generator
 ) -> Int64Array:
-    """Assign classes to batches, int64 [B, P], without a class twice in a batch.
-
-    Deals the places of a class to consecutive batches; `places` is at most `num_batches`.
-    """
+    """Deal each class to consecutive batches, int64 [B, P], so that no batch has a class twice."""
     order = np.argsort(rng.random(len(places)), kind="stable")
     return np.repeat(order, places[order]).reshape(per_batch, num_batches).T
 
@@ -150,10 +120,9 @@ def _dealt(
 def _shuffled(classes: Int64Array, rng: np.random.Generator) -> Int64Array:
     """Mix batches until all arrangements are about equally likely, keeping classes distinct.
 
-    Pairs of batches pool their classes and share them out anew; both keep a class they share.
-    Strona et al., "A fast and unbiased procedure to randomize ecological binary matrices
-    with fixed row and column totals" (curveball), Nature Communications 5, 2014. Works in
-    rounds of disjoint pairs, so that a round is a few calls on whole arrays.
+    Strona et al., "A fast and unbiased procedure to randomize ecological binary matrices with fixed
+    row and column totals" (curveball), Nature Communications 5, 2014. Disjoint pairs of batches
+    exchange the classes they do not share.
     """
     num_batches, per_batch = classes.shape
     classes = classes.copy()

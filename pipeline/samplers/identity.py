@@ -26,28 +26,19 @@ class IdentitySampler(StoredOrderSampler):
     """Batches of P identities with K images each, without an identity twice in a batch.
 
     Hermans, Beyer and Leibe, "In Defense of the Triplet Loss for Person Re-Identification",
-    arXiv:1703.07737, section 2. The images of an identity are cut into ceil(images / K) groups
-    of K; its first images fill up the last group. Each group occurs once in an epoch, so every
-    image about once. An epoch has as many batches as can be filled with distinct identities,
-    and leaves out different groups each time.
+    arXiv:1703.07737, section 2. The images of an identity form ceil(images / K) groups of K, the
+    last filled with its first images. Each group occurs at most once in an epoch. An epoch has as
+    many batches as distinct identities can fill; it leaves out different groups each time.
 
-    The K images of an identity are adjacent, and always on one rank. Computes one epoch's
-    order at a time, once per machine.
+    The K images of an identity are adjacent and on one rank. Computes one epoch's order at a time,
+    once per machine.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records.
-        seed: The run's seed.
-        batch_size: Positions of a batch over all ranks, G.
-        identities: P; null: G / K.
+        identities: P; null: `loader.batch_size` / K.
         images_per_identity: K.
-        column: The index column of the identity, an integer.
-        short: ``repeat`` the images of identities with fewer than K images, or ``drop`` these.
-        junk: ``drop`` identities below 0, which re-identification sets use for unknown people, or
-            ``keep`` them like other identities.
-
-    Raises:
-        ValueError: P * K is not G, the column is missing, or there are fewer than P identities.
+        column: Index column of the identity, an integer.
+        short: ``repeat`` the images of identities with fewer than K, or ``drop`` these identities.
+        junk: ``drop`` identities below 0, unknown people in re-identification sets, or ``keep``.
     """
 
     def __init__(

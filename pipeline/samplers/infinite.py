@@ -17,16 +17,12 @@ from penstock.core.rng import permute
 class InfiniteSampler:
     """Endless shuffled records, in epochs of a chosen number of batches.
 
-    Passes over the data follow each other, each shuffled anew, and an epoch is a piece of them.
-    No record repeats before all others were drawn. The epoch decides the times of validation
-    and checkpoints; `trainer.max_steps` ends the run. Uses constant memory, as ``random`` does.
+    Passes over the data follow each other, each shuffled anew, and an epoch is a piece of them. The
+    epoch sets the interval of validation and checkpoints; `trainer.max_steps` ends the run. Uses
+    constant memory.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, not used.
-        seed: The run's seed.
-        batch_size: Positions of a batch over all ranks.
-        steps: Batches in an epoch; null: enough for `n` positions, rounded up.
+        steps: Batches in an epoch; null: enough for all records, rounded up.
     """
 
     def __init__(
@@ -46,7 +42,7 @@ class InfiniteSampler:
         return self._length
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the record indices at positions ``start .. stop - 1`` of `epoch`, int64."""
+        """Return the records at positions ``start .. stop - 1`` of `epoch`, int64."""
         first, end = epoch * self._length + start, epoch * self._length + stop
         pieces = [np.zeros(0, np.int64)]
         while first < end:

@@ -21,22 +21,14 @@ from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable, dige
 class LengthBucketSampler(StoredOrderSampler):
     """Every record once, shuffled anew every epoch, records of similar length in each batch.
 
-    The epoch is shuffled, sorted by length within windows of many batches, and cut into batches,
-    which are shuffled. The remainder at the end, smaller than a batch, has any lengths. Within a
-    batch, any slice, and so every rank, has long and short records: ranks get equal work. Batches
-    have a fixed number of records; see ``sampler=token_budget`` for a fixed number of tokens.
+    The shuffled epoch is sorted by length within windows of many batches, and the batches are
+    shuffled. The last, incomplete batch has any lengths. Every rank gets long and short records, so
+    equal work. For a fixed number of tokens per batch, use ``sampler=token_budget``.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, the source of lengths.
-        seed: The run's seed.
-        batch_size: Positions in a batch over all ranks.
-        column: The column of the index with the lengths.
+        column: Index column of the lengths.
         window: Batches sorted together; more batches pad less, and mix less.
-        max_length: Longer records count as this long; for a transform that cuts them.
-
-    Raises:
-        ValueError: The column is missing, or it holds no lengths.
+        max_length: Longer records count as this long, for a transform that cuts them.
     """
 
     def __init__(
@@ -95,7 +87,7 @@ class LengthBucketSampler(StoredOrderSampler):
 
 @lru_cache(maxsize=4)
 def _spread(size: int) -> NDArray[np.int64]:
-    """Return a permutation of ``0 .. size - 1`` whose every run of places is spread evenly.
+    """Return a permutation of ``0 .. size - 1`` that spreads every run of places evenly.
 
     Reverses the places' bits: J. G. van der Corput, "Verteilungsfunktionen", 1935.
     """

@@ -18,17 +18,12 @@ from penstock.core.registry import register
 from penstock.core.rng import Stream, philox_words
 
 BLOCK = 1_024
-"""Positions in a block, which holds each source's exact share."""
+"""Positions in a block, which has each source's exact share."""
 
 
 @dataclass(frozen=True, slots=True)
 class MixedSource:
-    """A source of a mix.
-
-    Attributes:
-        weight: Relative draw frequency; 0: never drawn.
-        sampler: Orders the source's own records; None where the weight is 0.
-    """
+    """A source of a mix; weight 0 is never drawn and needs no sampler."""
 
     name: str
     size: int
@@ -38,11 +33,9 @@ class MixedSource:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The sources of a mix.
+    """The sources of a mix, in the order of their records.
 
-    Attributes:
-        sources: In the order in which their records are numbered.
-        length: Positions in an epoch; None: the sum of the lengths of the drawn sources' samplers.
+    `length` is the positions in an epoch; None: the sum of the drawn samplers' lengths.
     """
 
     sources: tuple[MixedSource, ...]
@@ -53,22 +46,10 @@ class Mixture:
 class MixSampler:
     """Draw from several data sets by their weights; only for ``dataset=mix``.
 
-    Blocks of 1,024 positions hold each source's exact share, by cumulative rounding over all
-    epochs (see `counts_at`), in an order keyed by (seed, epoch, block). The last block of an
-    epoch may be shorter. The draws of a source, counted from the start of training, index its
-    own sampler, whose epoch advances at every wrap. So an epoch of the mix resumes each source
-    where the last epoch stopped, no source repeats an order, and each source is exhausted
-    before it restarts. Computes any position directly, without an array of the epoch.
-
-    Args:
-        n: Number of records of all sources.
-        index: Metadata of the records, not used.
-        seed: The run's seed.
-        mixed: The sources, their weights and samplers.
-
-    Raises:
-        ValueError: `mixed` is None, a weight is invalid, a drawn source is empty, or a sampler
-            needs its positions together.
+    Each block of 1,024 positions has every source's exact share, rounded over all epochs, in random
+    order. The draws of a source follow its own sampler from the start of training: an epoch of the
+    mix resumes each source where the last epoch stopped, and a source restarts only when it is
+    exhausted. Computes any position directly.
     """
 
     def __init__(
@@ -109,7 +90,7 @@ class MixSampler:
         return next(source.sampler for source in self._sources if source.name == name)
 
     def fingerprint(self) -> str:
-        """Return a hash of the sources' external inputs, such as weights in a file."""
+        """Return a hash of the samplers' external inputs, such as weights in a file."""
         digest = hashlib.blake2b(digest_size=12)
         for source, can in zip(self._sources, self._can, strict=True):
             own = can.fingerprint
@@ -125,11 +106,11 @@ class MixSampler:
         return np.concatenate(shares)
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the record indices at positions ``start .. stop - 1`` of `epoch`, int64."""
+        """Return the records at positions ``start .. stop - 1`` of `epoch`, int64."""
         return self.at(epoch, np.arange(start, stop, dtype=np.int64))
 
     def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the record indices at any positions of `epoch`, int64 [n]."""
+        """Return the records at any positions of `epoch`, int64 [n]."""
         sources = np.empty(len(positions), np.int16)
         draws = np.empty(len(positions), np.int64)
         for rows, places, block in _by_block(self._plan, epoch, positions):
@@ -142,15 +123,9 @@ class MixSampler:
         return records
 
     def of_source(self, number: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the records that one source draws from the given positions on.
+        """Return the records that source `number` would give next from each position on, int64 [n].
 
-        Args:
-            number: The source, counted from 0; its weight is above 0.
-            epoch: The epoch.
-            positions: int64 [n].
-
-        Returns:
-            int64 [n], numbered in that source.
+        The records are numbered in the source, whose weight is above 0.
         """
         draws = np.empty(len(positions), np.int64)
         for rows, places, block in _by_block(self._plan, epoch, positions):
@@ -171,10 +146,9 @@ def whole_weights(weights: Sequence[float]) -> tuple[int, ...]:
 def counts_at(total: int, weights: Sequence[int]) -> list[int]:
     """Divide the first `total` draws among the sources, by cumulative rounding.
 
-    Halves the sources, gives one half its rounded share and the other the rest, and repeats in each
-    half. So the counts add up to `total`, no count falls when `total` grows, and each is within
-    half a draw of its exact share per halving: within ceil(log2 S) / 2 for S sources. (Rounding
-    cumulative sums of shares is slightly closer, but takes back draws of small sources.)
+    Splits the sources in half recursively and rounds the share of each first half. The counts add
+    up to `total`, never fall as `total` grows, and are within ceil(log2 S) / 2 of the exact share
+    for S sources. Rounding cumulative sums is slightly closer, but lets counts fall.
     """
     if len(weights) == 1:
         return [total]
@@ -199,13 +173,7 @@ class _Plan:
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The positions of a block.
-
-    Attributes:
-        before: Draws of each source before the block.
-        sources: The source at each position, int16 [n].
-        draws: Draw number within the source at each position, int64 [n].
-    """
+    """A block: draws of each source before it; by position [n], the source and its draw number."""
 
     before: list[int]
     sources: NDArray[np.int16]
@@ -230,7 +198,7 @@ def _block(plan: _Plan, epoch: int, number: int) -> _Block:
 def _by_block(
     plan: _Plan, epoch: int, positions: NDArray[np.int64]
 ) -> Iterator[tuple[Any, NDArray[np.int64], _Block]]:
-    """Yield, for each block, the rows of `positions` in it, their places, and the block."""
+    """Yield each block with the rows of `positions` in it and their places."""
     numbers = positions // BLOCK
     if positions.size and numbers[0] == numbers[-1] and (numbers == numbers[0]).all():
         number = int(numbers[0])
@@ -247,7 +215,7 @@ def _records_of(source: MixedSource, draws: NDArray[np.int64]) -> NDArray[np.int
     assert sampler is not None, "a source that is never drawn"
     epochs, positions = np.divmod(draws, len(sampler))
     records = np.empty(len(draws), np.int64)
-    # Where positions do not follow each other, a new run begins.
+    # Runs of consecutive positions.
     cuts = np.flatnonzero((np.diff(draws) != 1) | (np.diff(epochs) != 0)) + 1
     scattered = capabilities_of(sampler, SamplerCapabilities).at
     if scattered is not None and cuts.size:
@@ -263,7 +231,6 @@ def _records_of(source: MixedSource, draws: NDArray[np.int64]) -> NDArray[np.int
 
 
 def _check(mixed: Mixture) -> None:
-    """Refuse sources that cannot be mixed."""
     for source in mixed.sources:
         key = f"dataset.sources.{source.name}"
         if not (source.weight >= 0 and math.isfinite(source.weight)):

@@ -20,22 +20,15 @@ from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable, dige
 class PackedSampler(StoredOrderSampler):
     """Every record once, shuffled anew every epoch, in batches of at most `max_tokens` of data.
 
-    For ``collate=packed``, which puts several sequences into a row: padding does not count, and
-    lengths may differ. The shuffled epoch is cut into batches of equal tokens, to within
-    half a record at either end. Every epoch has the same number of batches. Evaluation batches
-    have ``loader.eval_batch_size`` records, in order.
+    For ``collate=packed``, which puts several sequences into a row, so that padding does not count.
+    The shuffled epoch is cut into batches of equal tokens, within half a record at either end.
+    Every epoch has the same number of batches. Evaluation batches have ``loader.eval_batch_size``
+    records.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, the source of lengths.
-        seed: The run's seed.
         max_tokens: Maximum tokens of a batch over all ranks; each takes its share of the records.
-        column: The column of the index with the lengths.
-        max_length: Longer records count as this long; for a transform that cuts them.
-
-    Raises:
-        ValueError: The column is missing, it holds no lengths, or a record is not shorter than
-            `max_tokens`.
+        column: Index column of the lengths.
+        max_length: Longer records count as this long, for a transform that cuts them.
     """
 
     def __init__(

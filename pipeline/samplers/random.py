@@ -14,12 +14,8 @@ from penstock.core.rng import permute
 class RandomSampler:
     """Every record once, shuffled anew every epoch.
 
-    A keyed permutation computes any position of any epoch directly, in constant memory.
-
-    Args:
-        n: Number of records, up to 10^12 and more.
-        index: Metadata of the records, not used.
-        seed: The run's seed.
+    A keyed permutation computes any position of any epoch directly, in constant memory, for 10^12
+    records and more.
     """
 
     def __init__(self, n: int, index: Index | None = None, seed: int = 0) -> None:
@@ -35,9 +31,9 @@ class RandomSampler:
         return self._n
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the record indices at positions ``start .. stop - 1`` of `epoch`, int64."""
+        """Return the records at positions ``start .. stop - 1`` of `epoch`, int64."""
         return self.at(epoch, np.arange(start, stop, dtype=np.int64))
 
     def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the record indices at any positions of `epoch`, int64 [n]."""
+        """Return the records at any positions of `epoch`, int64 [n]."""
         return permute(positions, length=self._n, seed=self._seed, epoch=epoch)

@@ -16,7 +16,6 @@ class SequentialSampler:
     """Every record once, in the order of the index, or an evenly spread subset.
 
     Args:
-        n: Number of records.
         count: Records to take, evenly spread over the index; null: all.
     """
 
@@ -28,16 +27,12 @@ class SequentialSampler:
         return self._count
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the record indices at positions ``start .. stop - 1``, int64."""
+        """Return the records at positions ``start .. stop - 1``, int64."""
         positions = np.arange(start, stop, dtype=np.int64)
         return positions if self._count == self._n else positions * self._n // self._count
 
 
 @register("sampler", "inference")
 def make_inference_sampler(n: int) -> SequentialSampler:
-    """Alias of ``sequential``.
-
-    Args:
-        n: Number of records.
-    """
+    """Alias of ``sequential``."""
     return SequentialSampler(n)

@@ -19,18 +19,13 @@ from penstock.pipeline.epoch_orders import StoredTable, digest_of
 class ShardShuffleSampler:
     """Every record once, shuffled anew every epoch, within windows of several shards.
 
-    Shuffles the shards, cuts them into windows, and shuffles the records of a window. An epoch
-    reads a few shards at a time, which suits disks that seek, files whose records are read in
-    groups, and caches of part of the data. Shards may differ in size. Computes any position
-    directly, in memory proportional to the number of shards.
+    Shuffles the shards, then the records within each window. An epoch reads a few shards at a time,
+    which suits hard disks, files read in groups, and caches of part of the data. Computes any
+    position directly, in memory proportional to the number of shards.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, not used.
-        seed: The run's seed.
-        shards: Returns the first record of each shard, int64 [s], ascending; None: no shards.
         window: Shards whose records are mixed; more shards shuffle better.
-        shard_records: Consecutive records of a shard if the data has fewer than two shards.
+        shard_records: Consecutive records that count as a shard if the data has fewer than two.
     """
 
     def __init__(
@@ -68,11 +63,11 @@ class ShardShuffleSampler:
         return self._digest
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the record indices at positions ``start .. stop - 1`` of `epoch`, int64."""
+        """Return the records at positions ``start .. stop - 1`` of `epoch`, int64."""
         return self.at(epoch, np.arange(start, stop, dtype=np.int64))
 
     def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the record indices at any positions of `epoch`, int64 [n]."""
+        """Return the records at any positions of `epoch`, int64 [n]."""
         shards = self._epoch(epoch)
         windows = np.searchsorted(shards.windows, positions, side="right") - 1
         mixed = np.empty(len(positions), np.int64)
@@ -107,13 +102,7 @@ class ShardShuffleSampler:
 
 
 class _Epoch(NamedTuple):
-    """The shards in the order of an epoch.
-
-    Attributes:
-        ends: End position of each shard before records are mixed, int64 [s].
-        records: End record of each shard, int64 [s].
-        windows: Bounds of the windows, int64 [w + 1].
-    """
+    """The shards in an epoch's order: end positions [s], end records [s], windows [w + 1]."""
 
     number: int
     ends: NDArray[np.int64]

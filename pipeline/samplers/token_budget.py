@@ -22,25 +22,17 @@ _LIKE = 1.1  # lengths within this ratio are shuffled together
 class TokenBudgetSampler(StoredOrderSampler):
     """Every record once, shuffled anew every epoch, in batches of at most `max_tokens`.
 
-    A batch counts as its records times its longest record, so padding counts. It has at most
-    ``loader.batch_size`` records. Evaluation batches have ``loader.eval_batch_size`` records, in
-    order. Records whose lengths differ by at most a tenth are shuffled together, sorted by
-    length, and cut; then the batches are shuffled. The cuts fall at the same lengths in every
-    epoch, so every epoch has the same number of batches.
+    A batch counts as its records times its longest record, padding included, and has at most
+    ``loader.batch_size`` records. Evaluation batches have ``loader.eval_batch_size``. Records of
+    similar length, within a tenth, are shuffled together; then the records are sorted by length and
+    cut, and the batches shuffled. Every epoch is cut at the same lengths into the same number of
+    batches.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, the source of lengths.
-        seed: The run's seed.
-        batch_size: Maximum records of a batch over all ranks.
         max_tokens: Maximum tokens of a batch over all ranks, padding included. Each rank takes its
             share of the records.
-        column: The column of the index with the lengths.
-        max_length: Longer records count as this long; for a transform that cuts them.
-
-    Raises:
-        ValueError: The column is missing, it holds no lengths, or a record is longer than
-            `max_tokens`.
+        column: Index column of the lengths.
+        max_length: Longer records count as this long, for a transform that cuts them.
     """
 
     def __init__(
@@ -115,9 +107,9 @@ def _like_lengths(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 def _batch_sizes(
     lengths: NDArray[np.int64], classes: NDArray[np.int64], max_tokens: int, most: int
 ) -> NDArray[np.int64]:
-    """Cut the records, longest first, into batches; return the size of each batch, int64 [B].
+    """Cut the records, longest first, into batches; return the size of each, int64 [B].
 
-    A record counts as the longest of its class, so the sizes hold for any order in the class.
+    A record counts as the longest of its class, so the sizes fit any order in the class.
     """
     _, of_class, counts = np.unique(-classes, return_inverse=True, return_counts=True)
     longest = np.zeros(len(counts), np.int64)

@@ -19,27 +19,19 @@ from penstock.pipeline.epoch_orders import StoredOrderSampler, digest_of
 class TorchSampler(StoredOrderSampler):
     """Draw with any torch sampler, seeded anew every epoch.
 
-    Computes one epoch's order at a time, once per machine, and memory-maps it. The class
-    receives the arguments that its signature names: ``data_source`` (a range of the records),
-    ``labels`` or ``targets`` (int64 [n], from the index), ``sampler`` (a random one),
-    ``batch_size`` and ``generator``. The global random states of torch, NumPy and Python are
-    seeded too.
+    Computes one epoch's order at a time, once per machine. The class receives the arguments that
+    its signature names: ``data_source`` (a range of the records), ``labels`` or ``targets`` (int64
+    [n], from the index), ``sampler`` (a random one), ``batch_size`` and ``generator``. The global
+    random states are seeded too; an unseeded generator of the class gives a different order on each
+    machine.
 
-    A sampler that yields lists decides the loader's batches over all ranks, of up to
-    ``loader.batch_size`` records. No epoch has more of them than its ``len()`` in the first.
-    ``loader.drop_last`` does not affect them. A sampler with an unseeded generator of its own
-    yields a different order on each machine and in each run.
+    A sampler that yields lists sets the batches over all ranks, at most ``loader.batch_size``
+    records each, and at most as many as its ``len()`` in the first epoch. ``loader.drop_last`` does
+    not apply.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records.
-        seed: The run's seed.
-        batch_size: Positions of a batch over all ranks.
         target: The sampler's class.
         args: Its arguments.
-
-    Raises:
-        ValueError: The class splits over ranks itself, or yields anything but record indices.
     """
 
     def __init__(
@@ -132,7 +124,7 @@ class TorchSampler(StoredOrderSampler):
         cuts = np.zeros(0, np.int64)
         if self._gives_batches:
             cuts = self._cuts(epoch, [batch.size for batch in batches])
-            # Positions behind the last batch belong to no batch; any valid index fills them.
+            # No batch uses the positions behind the last batch; any valid index fills them.
             order = np.resize(order, self._length)
         if order.size != self._length:
             raise ValueError(
@@ -203,7 +195,7 @@ def _sampler_class(target: Any) -> type:
 
 
 def _hashable(value: Any) -> Any:
-    """Return a JSON-able stand-in for an argument; arrays become hashes of their content."""
+    """Return a JSON-serialisable stand-in for an argument, with hashes for arrays."""
     if isinstance(value, (range, str, int, float, bool, type(None))):
         return repr(value)
     try:

@@ -21,33 +21,25 @@ from penstock.pipeline.epoch_orders import StoredTable, digest_of, epoch_order
 
 _CHUNK = 1 << 20
 _CLASSES = {RAREST_LABEL: "labels", "label": "label", RAREST: "box_labels"}
-"""The field that names the classes, by column of class ids."""
+"""Field that names the classes, by column of class ids."""
 
 
 @register("sampler", "weighted")
 class WeightedSampler:
     """Draw records by weight, with or without replacement.
 
-    With replacement, each position is an independent draw: O(log n) in a cumulative table that
-    all processes of the machine map from one file. Without replacement, the epoch is one
-    order, computed once per machine.
+    With replacement, each position is an independent draw in O(log n), from a table that the
+    processes of a machine share. Without replacement, an epoch's order is computed once per
+    machine.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, the source of labels and columns.
-        column_of: Reads a field of all records that the index lacks, or returns None.
-        seed: The run's seed.
         weights: ``balanced``, a mapping from class to weight (other classes weigh 1), a column of
-            the data, or the path of a table (CSV or Parquet) with the columns key and weight, or of
-            a ``.npy`` or ``.csv`` of weights in the records' order. A record with several labels or
-            boxes counts as its rarest class.
+            the data, or a path: a table (CSV or Parquet) with the columns key and weight, or a
+            ``.npy`` or ``.csv`` of weights in record order. A record with several labels or boxes
+            counts as its rarest class.
         replacement: Whether an epoch may draw a record more than once.
-        num_samples: Positions in an epoch; null: `n`, or without replacement the number of records
+        num_samples: Positions in an epoch; null: the number of records, without replacement those
             with a weight above zero.
-
-    Raises:
-        ValueError: A weight is negative, infinite or NaN, all are zero, or `num_samples` exceeds
-            the number of weights above zero without replacement.
     """
 
     def __init__(
@@ -106,7 +98,7 @@ class WeightedSampler:
         return np.diff(table, prepend=0.0) if self._replacement else table
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the record indices at positions ``start .. stop - 1`` of `epoch`, int64."""
+        """Return the records at positions ``start .. stop - 1`` of `epoch`, int64."""
         if not self._replacement:
             signature = signature_of(
                 sampler="weighted", seed=self._seed, n=self._length, weights=self._digest
@@ -123,10 +115,7 @@ class WeightedSampler:
         return np.minimum(found, last).astype(np.int64)
 
     def _weighted_order(self, epoch: int) -> NDArray[np.int64]:
-        """Order the records by descending ``log(u) / w``.
-
-        Efraimidis and Spirakis, "Weighted random sampling with a reservoir", IPL 97, 2006.
-        """
+        """Order records by ``log(u) / w``, descending: Efraimidis and Spirakis, IPL 97, 2006."""
         weights = self._table.array
         keys = np.empty(self._n, np.float64)
         for start in range(0, self._n, _CHUNK):
@@ -144,8 +133,6 @@ def _uniform(words: NDArray[np.uint64]) -> NDArray[np.float64]:
 
 
 def _store(values: NDArray[np.float64], digest: str, *, cumulative: bool) -> StoredTable:
-    """Store the weights, or their cumulative sum, for all processes."""
-
     def fill(table: NDArray[Any]) -> None:
         total = np.longdouble(0)
         for start in range(0, values.size, _CHUNK):
@@ -167,11 +154,7 @@ def _read_weights(
     index: Index | None,
     column_of: Callable[[str], NDArray[Any] | None] | None,
 ) -> NDArray[np.float64]:
-    """Read the weights of all records, float64 [n]; see `WeightedSampler` for `weights`.
-
-    A table has a column ``weight``, and either a column ``key`` or one row per record in index
-    order. One bare number per line works too.
-    """
+    """Read the weights of all records, float64 [n]; see `WeightedSampler` for `weights`."""
     if isinstance(weights, dict):
         source, values = "by class", _by_class(weights, index)
     elif weights == "balanced":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any
@@ -181,6 +181,6 @@ def _remedy(size: tuple[int, int], steps: Mapping[str, Any]) -> str:
         key = f"augment.eval.{name}"
         if {"height", "width"} <= step.keys():
             return f"type {key}.height={high} {key}.width={wide}"
-        if isinstance(sides := step.get("size"), Sequence) and len(sides) == 2:
+        if isinstance(step.get("size"), int | list | tuple):
             return f"type '{key}.size=[{high},{wide}]'"
     return "give augment.eval a step that resizes to it"

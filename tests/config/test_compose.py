@@ -27,7 +27,7 @@ CASES: list[tuple[str, dict]] = [
       "loader.num_workers": 3, "loader.prefetch_factor": 2}),
     *((f"{sign}loader.eval_batch_size=3 {sign}debug=overfit",
        {"loader.eval_batch_size": 3, "trainer.overfit_batches": 2,
-        "augment.train.resize._target_": "albumentations.Resize"}) for sign in ("", "+", "++")),
+        "augment.train.resize._target_": "transform/resize"}) for sign in ("", "+", "++")),
     ("experiment=weighted sampler=random debug=one_batch",
      {"sampler": {"_target_": "sampler/random"}, "trainer.limit_train_batches": 1}),
     ("experiment=in_memory", {"dataset._target_": "dataset/eager"}),
@@ -43,7 +43,7 @@ CASES: list[tuple[str, dict]] = [
     ("augment=none augment.train.flip=null", {"augment.train.flip": None}),
     ("augment=light augment.train.blur=null", {"augment.train.blur": None}),
     ("augment.image_size=32",
-     {"augment.train.crop.size": [32, 32], "augment.eval.resize.height": 32}),
+     {"augment.train.crop.size": 32, "augment.eval.resize.size": 32}),
     ("~scheduler", {"scheduler": None}), ("scheduler=null", {"scheduler.*": ["_target_"]}),
     ("logger=null", {"logger": {}}), ("logger=tensorboard", {"logger.*": ["csv", "tensorboard"]}),
     ("logger=tensorboard logger=mlflow logger.mlflow.experiment=mine",
@@ -160,7 +160,7 @@ def test_a_preset_of_ones_own_has_choices_variables_and_callbacks(composed_with)
         "side=32", "callback.stop.patience=2",
     )  # fmt: skip
     assert config["sampler"]["_target_"] == "sampler/weighted"
-    assert config["augment"]["train"]["crop"]["size"] == [32, 32]
+    assert config["augment"]["train"]["crop"]["size"] == 32
     assert [*config["callback"]] == ["ema", "profile", "stop"]
     assert config["callback"]["ema"]["decay"] == 0.99
     assert config["callback"]["stop"]["patience"] == 2

@@ -9,12 +9,13 @@ from typing import Any
 import numpy as np
 
 from penstock import register
+from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 
 
 @register("storage", "contract_noise")
-class Noise:
+class Noise(Storage):
     """Images of 4 x 4 pixels in memory, each a function of its number.
 
     Args:
@@ -26,14 +27,10 @@ class Noise:
     def __init__(self, *, count: int, bad: tuple[int, ...] = (), crash: int | None = None) -> None:
         self.count, self.bad, self.crash = count, frozenset(bad), crash
         keys = [f"img/{number:07d}.jpg" for number in range(count)]
-        self.index = MemoryIndex(keys, {"label": np.arange(count) % 3}, ("a", "b", "c"))
-        self.fingerprint = self.index.fingerprint
+        self.index = Table(keys, {"label": np.arange(count) % 3}, ("a", "b", "c"))
 
     def __str__(self) -> str:
         return "noise in memory"
-
-    def __len__(self) -> int:
-        return self.count
 
     def read(self, indices: np.ndarray) -> list[Record | BadRecord]:
         return [self._record(index) for index in indices.tolist()]

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from penstock import register
+from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from tests.photographs import scene
 
 COUNT = 23
@@ -23,7 +24,7 @@ KINDS = frozenset(
 """Properties of records, of which a form may be unable to hold some; see `records_of`."""
 
 
-class ListedRecords:
+class ListedRecords(Storage):
     """A storage of given fields by key; fields of None are a bad record."""
 
     def __init__(
@@ -32,7 +33,7 @@ class ListedRecords:
         self.records = records
         labels = [f["label"] for f in records.values() if f and "label" in f]
         columns = {"label": np.array(labels)} if len(labels) == len(records) else {}
-        self.index = MemoryIndex(list(records), columns, class_names if labels else None)
+        self.index = Table(list(records), columns, class_names if labels else None)
 
     def __str__(self) -> str:
         return "listed records"
@@ -48,9 +49,6 @@ class ListedRecords:
             else Record(i, items[i][0], dict(fields))
             for i in np.asarray(indices).tolist()
         ]
-
-    def fingerprint(self) -> str:
-        return self.index.fingerprint()
 
 
 @register("storage", "listed")

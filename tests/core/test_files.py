@@ -84,8 +84,7 @@ def test_a_demo_set_without_room_is_named_and_cleared_away(tmp_path):
 def test_a_cache_folder_without_room_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
-    def build(path):
-        path.write_bytes(b"half")
+    def build():
         raise OSError(errno.EDQUOT, "Disk quota exceeded")
 
     with pytest.raises(ValueError, match=r"computed cannot be written: Disk quota.*XDG_CACHE_HOME"):

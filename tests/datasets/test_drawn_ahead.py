@@ -19,17 +19,19 @@ from tests.contracts.equality import assert_same
 from tests.photographs import photograph, scene
 
 SIZE = (24, 32)
-RESIZED = {"_target_": "albumentations.RandomResizedCrop", "size": list(SIZE)}
-CROP = {"_target_": "albumentations.RandomCrop", "height": SIZE[0], "width": SIZE[1]}
-SHRUNK = {"_target_": "albumentations.SmallestMaxSize", "max_size": 60}
-CENTER = {"_target_": "albumentations.CenterCrop", "height": SIZE[0], "width": SIZE[1]}
-FLIP = {"_target_": "albumentations.HorizontalFlip", "p": 0.5}
+RESIZED = {"_target_": "transform/random_resized_crop", "size": list(SIZE)}
+CROP = {"_target_": "transform/random_crop", "size": list(SIZE)}
+SHRUNK = {"_target_": "transform/resize", "short_side": 60}
+CENTER = {"_target_": "transform/center_crop", "size": list(SIZE)}
+FLIP = {"_target_": "transform/horizontal_flip", "p": 0.5}
 STACKS = {
     "imagenet": [RESIZED, FLIP],
-    "crop": [CROP, FLIP, {"_target_": "albumentations.VerticalFlip", "p": 0.5}],
-    "sometimes": [{**RESIZED, "p": 0.5}],
+    "crop": [CROP, FLIP],
     "evaluation": [SHRUNK, CENTER],
-    "more behind": [RESIZED, FLIP, {"_target_": "albumentations.ColorJitter", "p": 0.8}],
+    "two windows": [SHRUNK, CROP, RESIZED],
+    "more behind": [RESIZED, FLIP, {"_target_": "transform/color_jitter", "p": 0.8}],
+    "library behind": [RESIZED, FLIP, {"_target_": "albumentations.ColorJitter", "p": 0.8}],
+    "library": [{"_target_": "albumentations.RandomResizedCrop", "size": list(SIZE), "p": 0.5}],
     "no crop": [FLIP],
 }
 PHOTOGRAPH, TILED = photograph(97, 131), write_tiled(scene(130, 200), quality=95)

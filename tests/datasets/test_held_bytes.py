@@ -6,8 +6,8 @@ import pytest
 from penstock.datasets.map_dataset import MapDataset
 from penstock.datasets.mix import MixDataset
 from penstock.datasets.records.annotated_storage import AnnotatedStorage
-from penstock.datasets.records.index import Index
 from penstock.datasets.records.subset import Subset
+from penstock.datasets.records.table import Table
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage
 from penstock.datasets.storages.memmap.storage import MemmapStorage
@@ -78,11 +78,11 @@ def test_files_take_their_sizes_which_are_looked_up_for_these_alone(tmp_path, mo
     storage = ImageFolder(str(tmp_path), labels=None)
     assert len(storage) == 3  # scanned
     known = held_bytes(storage)
-    monkeypatch.setattr(Index, "column", None)
+    monkeypatch.setattr(Table, "column", None)
     assert known(np.array([2, 0])).tolist() == [3, 1]
 
 
 def test_what_is_not_known_is_said_so():
     storage = MemoryStorage([{"image": b"1"}] * 3)
-    assert held_bytes(storage) is None
+    assert held_bytes(storage)(np.arange(3)) is None
     assert cut(over(storage), np.arange(3)) == [slice(0, 3)]

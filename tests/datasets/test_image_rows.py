@@ -21,7 +21,7 @@ from tests.memory_storage import MemoryStorage
 INDICES = np.array([7, 1, 2, 0, 5, 7, 3, 6, 4, 0, 1, 3, 6, 7, 0, 1, 3, 4, 6, 7], np.int64)
 POSITIONS = np.arange(30, 50)
 BLUR = {"_target_": "albumentations.GaussianBlur", "p": 0.5}
-RESIZE = {"_target_": "albumentations.Resize", "height": 16, "width": 16}
+RESIZE = {"_target_": "transform/resize", "size": 16}
 
 
 def dataset(kind: Any = MapDataset, steps: Any = STEPS) -> Any:
@@ -33,7 +33,7 @@ def dataset(kind: Any = MapDataset, steps: Any = STEPS) -> Any:
 @pytest.mark.parametrize(
     "steps",
     [STEPS, {**STEPS, "blur": BLUR}, {"resize": RESIZE}, {"blur": BLUR, **STEPS}],
-    ids=["compiled", "compiled head", "whole", "crop later"],
+    ids=["window", "window first", "whole", "crop later"],
 )
 def test_rows_hold_what_is_given_without_them(kind, steps):
     data = dataset(kind, steps)
@@ -77,7 +77,7 @@ def test_what_a_step_in_the_stack_keeps_is_no_row():
             return build_step(node)
         return lambda sample, rng: kept.append(sample) or sample
 
-    flip = {"_target_": "albumentations.CenterCrop", "height": 4, "width": 4}
+    flip = {"_target_": "transform/center_crop", "size": 4}
     stack = build_stack({"keep": {"_target_": "keep"}, "crop": flip}, build_step=build)
     image = np.random.default_rng(0).integers(0, 256, (9, 9, 3), np.uint8)
     storage = MemoryStorage([{"image": image}])

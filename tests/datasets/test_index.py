@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core import contracts
-from penstock.datasets.records.index import Index, write_index
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table, constant, numbered
 from tests.contracts.damage import flipped
 from tests.contracts.memory import worker_memory
 
@@ -26,8 +25,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def made(path, keys, class_names=("a", "b"), **columns):
-    write_index(path, keys=keys, columns=columns, class_names=class_names)
-    return Index.open(path, verify=True)
+    Table(keys, columns, class_names).write(path)
+    return Table.open(path, verify=True)
 
 
 @given(
@@ -39,7 +38,7 @@ def test_round_trip(tmp_path_factory, keys, dtype, data):
     values = np.arange(len(keys)).astype(dtype)
     index = made(tmp_path_factory.mktemp("i") / "x.arrow", keys, x=values)
     assert len(index) == len(keys)
-    assert index.raw_keys(np.arange(len(keys))) == keys == list(index.iter_raw_keys())
+    assert index.raw_keys(np.arange(len(keys))) == keys == index.raw_keys()
     assert index.column("x").tolist() == values.tolist()
     if not keys:
         return
@@ -56,7 +55,7 @@ def test_round_trip(tmp_path_factory, keys, dtype, data):
 def test_contract(tmp_path):
     index = made(tmp_path / "x", ["ü", "b"], label=np.array([0, 1]))
     assert isinstance(index, contracts.Index)
-    assert isinstance(MemoryIndex(["a"]), contracts.Index)
+    assert isinstance(Table(["a"]), contracts.Index)
     assert index.keys(np.array([1, 0, 1])) == ["b", "ü", "b"]
     assert index.class_names == ("a", "b")
     assert index.columns == ("label",)
@@ -73,8 +72,8 @@ def test_contract(tmp_path):
 
 def test_what_was_noted_is_there_wherever_it_is_pickled_to(tmp_path):
     noted = {"field_classes": {"mask": ["sky", "road"]}, "files": ["a"]}
-    write_index(tmp_path / "x", keys=["a", "b"], columns={}, metadata=noted)
-    index = Index.open(tmp_path / "x")
+    Table(["a", "b"], metadata=noted).write(tmp_path / "x")
+    index = Table.open(tmp_path / "x")
     for one in (index, index.take(np.array([1]))):
         copy = pickle.loads(pickle.dumps(one))
         assert copy.metadata == one.metadata == noted
@@ -82,12 +81,23 @@ def test_what_was_noted_is_there_wherever_it_is_pickled_to(tmp_path):
 
 
 def test_generated_keys_store_nothing(tmp_path):
-    write_index(tmp_path / "x", key_pattern="i_{:03d}.jpg", key_start=1, count=10**9, columns={})
-    index = Index.open(tmp_path / "x", verify=True)
+    Table(numbered(10**9, "i_{:03d}.jpg", 1)).write(tmp_path / "x")
+    index = Table.open(tmp_path / "x", verify=True)
     assert len(index) == 10**9
     assert index.keys(np.array([0, 10**9 - 1])) == ["i_001.jpg", "i_1000000000.jpg"]
     assert os.path.getsize(tmp_path / "x") < 2000
     assert index.take(np.array([4, 2])).keys(np.array([1])) == ["i_003.jpg"]
+
+
+def test_a_constant_column_takes_no_space_and_counts_as_any_other(tmp_path):
+    table = Table(numbered(10**6), {"size_bytes": constant(7, 10**6)})
+    table.write(tmp_path / "x")
+    assert os.path.getsize(tmp_path / "x") < 3000
+    index = pickle.loads(pickle.dumps(Table.open(tmp_path / "x", verify=True)))
+    assert index.values("size_bytes", np.array([0, 10**6 - 1])).tolist() == [7, 7]
+    assert index.column("size_bytes").shape == (10**6,)
+    stored = Table(numbered(10**6), {"size_bytes": np.full(10**6, 7, np.int32)})
+    assert index.fingerprint() == table.fingerprint() == stored.fingerprint()
 
 
 def test_fingerprint_is_of_keys_sizes_and_labels(tmp_path):
@@ -105,7 +115,7 @@ def test_fingerprint_is_of_keys_sizes_and_labels(tmp_path):
         other(label=np.array([1, 0])), other(size_bytes=np.array([5, 7])), same,
     }  # fmt: skip
     assert len(different) == 6
-    index = Index.open(tmp_path / "1")
+    index = Table.open(tmp_path / "1")
     taken = index.take(np.array([1, 0]))
     assert taken.fingerprint() not in (same, index.take(np.array([0, 1])).fingerprint())
     assert taken.fingerprint() == index.take(np.array([1, 0], np.int32)).fingerprint()
@@ -122,17 +132,17 @@ def test_writing_is_whole_or_nothing(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space"):
             made(tmp_path / "x", ["new"])
     assert os.listdir(tmp_path) == ["x"]
-    assert Index.open(tmp_path / "x").keys(np.array([0])) == ["old"]
+    assert Table.open(tmp_path / "x").keys(np.array([0])) == ["old"]
 
 
 def test_a_disk_that_fills_up_leaves_what_was_there(tmp_path):
     made(tmp_path / "x", ["old"])
     code = (
         "import resource, signal, sys, numpy as np;"
-        "from penstock.datasets.records.index import write_index;"
+        "from penstock.datasets.records.table import Table;"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000));"
-        "write_index(sys.argv[1], keys=['new'] * 10**5, columns={'x': np.zeros(10**5)})"
+        "Table(['new'] * 10**5, {'x': np.zeros(10**5)}).write(sys.argv[1])"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path / "x")],
@@ -140,7 +150,7 @@ def test_a_disk_that_fills_up_leaves_what_was_there(tmp_path):
     )  # fmt: skip
     assert "OSError: [Errno 27] File too large" in done.stderr
     assert os.listdir(tmp_path) == ["x"]
-    assert Index.open(tmp_path / "x", verify=True).keys(np.array([0])) == ["old"]
+    assert Table.open(tmp_path / "x", verify=True).keys(np.array([0])) == ["old"]
 
 
 def test_damage_anywhere_is_found(tmp_path):
@@ -150,7 +160,7 @@ def test_damage_anywhere_is_found(tmp_path):
     found = 0
     for _ in flipped(path, range(0, path.stat().st_size, 7), np.random.default_rng(0)):
         try:
-            read = Index.open(path, verify=True)
+            read = Table.open(path, verify=True)
         except ValueError as error:
             assert "damaged or no index file" in str(error)
             found += 1
@@ -161,9 +171,9 @@ def test_damage_anywhere_is_found(tmp_path):
     with open(path, "ab") as file:
         file.write(b"more")
     with pytest.raises(ValueError, match="damaged or no index file"):
-        Index.open(path)
+        Table.open(path)
     with pytest.raises(FileNotFoundError):
-        Index.open(tmp_path / "none")
+        Table.open(tmp_path / "none")
 
 
 def test_a_compressed_index_is_refused_and_not_decompressed(tmp_path):
@@ -175,14 +185,14 @@ def test_a_compressed_index_is_refused_and_not_decompressed(tmp_path):
         for name in ours.namelist():
             theirs.writestr(name, ours.read(name))
     with pytest.raises(ValueError, match="it is compressed, and was not"):
-        Index.open(tmp_path / "y")
+        Table.open(tmp_path / "y")
 
 
 def test_a_mapped_selection_pickles_as_its_path(tmp_path):
     n = 100_000
-    write_index(tmp_path / "x", key_pattern="{}", count=n, columns={"label": np.arange(n)})
+    Table(numbered(n), {"label": np.arange(n)}).write(tmp_path / "x")
     np.save(tmp_path / "rows.npy", np.arange(0, n, 2, dtype=np.int32))
-    index = Index.open(tmp_path / "x").take(np.load(tmp_path / "rows.npy", mmap_mode="r"))
+    index = Table.open(tmp_path / "x").take(np.load(tmp_path / "rows.npy", mmap_mode="r"))
     recipe = pickle.dumps(index)
     assert len(recipe) < 2000
     copy = pickle.loads(recipe)
@@ -196,13 +206,13 @@ def test_ten_million_rows_cost_a_worker_no_memory(tmp_path):
     keys = [b"n%08d/%08d.jpg" % (i % 1000, i) for i in range(n)]
     labels = (np.arange(n) % 1000).astype(np.int32)
     sizes = np.full(n, 100_000, np.uint32)
-    write_index(tmp_path / "x", keys=keys, columns={"label": labels, "size_bytes": sizes})
+    Table(keys, {"label": labels, "size_bytes": sizes}).write(tmp_path / "x")
     text_bytes = sum(map(len, keys))
     del keys
     per_row = (os.path.getsize(tmp_path / "x") - text_bytes) / n
     assert per_row < 60
     start = time.perf_counter()
-    index = Index.open(tmp_path / "x", verify=True)
+    index = Table.open(tmp_path / "x", verify=True)
     opened_s = time.perf_counter() - start
     private_mb, answer = worker_memory(index)
     print(

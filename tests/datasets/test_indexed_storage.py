@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.files.access import RangeFile
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage
+from penstock.datasets.records.table import Table, numbered
 from tests.contracts.storage import check_storage
 
 
@@ -22,11 +22,11 @@ class LineStorage(IndexedStorage):
     def __init__(self, path: str) -> None:
         self.path = os.path.abspath(path)
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         with open(self.path, "rb") as file:
             sizes = np.array([len(line) for line in file], np.int64)
         columns = {"offset": np.cumsum(sizes) - sizes, "size_bytes": sizes}
-        return {"key_pattern": "{:08d}", "count": len(sizes), "columns": columns}
+        return Table(numbered(len(sizes), "{:08d}"), columns)
 
     def open(self) -> RangeFile:
         return RangeFile(self.path, root=os.path.dirname(self.path))

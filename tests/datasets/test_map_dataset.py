@@ -24,8 +24,8 @@ from tests.photographs import photograph
 from tests.pipeline.loader.fakes import make_loader
 
 STEPS = {
-    "crop": {"_target_": "albumentations.RandomResizedCrop", "size": [16, 16]},
-    "flip": {"_target_": "albumentations.HorizontalFlip", "p": 0.5},
+    "crop": {"_target_": "transform/random_resized_crop", "size": [16, 16]},
+    "flip": {"_target_": "transform/horizontal_flip", "p": 0.5},
 }
 
 
@@ -125,7 +125,7 @@ def test_a_failing_transform_is_a_mistake_and_no_bad_sample():
 
 
 def test_a_transform_that_says_what_is_wrong_needs_no_traceback():
-    steps = {"resize": {"_target_": "albumentations.Resize", "height": 9, "width": 9}}
+    steps = {"resize": {"_target_": "transform/resize", "size": 9}}
     transform = build_stack(steps, build_step=build_step)
     data = MapDataset(storage(), decode=make_raw_decoder(), transform=transform, seed=0)
     with pytest.raises(

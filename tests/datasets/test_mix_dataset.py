@@ -13,7 +13,7 @@ from penstock.core.sample import BadSample, Record, RecordError
 from penstock.core.stage_times import StageTimes
 from penstock.datasets.map_dataset import MapDataset
 from penstock.datasets.mix import MixDataset, united
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from penstock.pipeline.loader.faults import Replacer
 from penstock.pipeline.loader.loader import Loader
 from penstock.pipeline.loader.settings import LoaderSettings
@@ -32,9 +32,9 @@ class Stored(MemoryStorage):
         super().__init__(fields)
         labels = [0 if isinstance(f, str) else f.get("label", 0) for f in fields]
         keys = [f"{name}/{i}" for i in range(len(fields))]
-        self._index = MemoryIndex(keys, {"label": labels, name: labels}, classes)
+        self._index = Table(keys, {"label": labels, name: labels}, classes)
         if field_classes:
-            self._index.field_classes = field_classes
+            self._index.metadata["field_classes"] = field_classes
 
     @property
     def index(self):
@@ -120,7 +120,7 @@ def test_annotated_fields_are_united_too_and_ids_to_ignore_stay():
     mask = np.array([[0, 1, 2, 255]], np.uint8)
     first = dataset(None, [0], box_labels=boxes, mask=mask)
     second = dataset(None, [0], box_labels=boxes, mask=mask)
-    second.storage.index.field_classes = {"box_labels": MORE, "mask": MORE}
+    second.storage.index.metadata["field_classes"] = {"box_labels": MORE, "mask": MORE}
     data = mixed(a=first, b=second)
     assert data.index.field_classes["mask"] == ("ant", "bee", "cat", "dog")
     one, two = fetch(data, [0, 1], [0, 1])

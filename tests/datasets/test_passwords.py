@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.datasets.files.passwords import hidden, masked, revealed
-from penstock.pipeline.build import build_nested
 from penstock.pipeline.config.app import main
 from penstock.pipeline.config.compose import compose
 from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.instantiate import build_nested
 
 URL = "postgresql+psycopg://me:geh%40eim:7@host:5432/db?sslmode=require"
 MASKED = "postgresql+psycopg://me:***@host:5432/db?sslmode=require"

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core import contracts
-from penstock.datasets.records.index import Index
 from penstock.datasets.records.splits import StorageRecipe, find_parts, is_val, open_split
 from penstock.datasets.records.subset import Subset
+from penstock.datasets.records.table import Table
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage
 from tests.contracts.storage import check_storage
@@ -281,7 +281,7 @@ def test_a_long_selection_is_mapped_and_made_once(tmp_path, monkeypatch):
     arguments = {"path": put(tmp_path / "d", ["i_7.jpg"]), "pattern": "i_{}.jpg", "count": n}
     train, val = both(StorageRecipe(ImageFolder, arguments), 0.5)
     assert isinstance(val, Subset)
-    assert isinstance(val.index, Index)
+    assert isinstance(val.index, Table)
     assert len(train) + len(val) == n
     assert len(pickle.dumps(val)) < 5000
     monkeypatch.setattr("penstock.datasets.records.splits.is_val", None)
@@ -297,12 +297,12 @@ def test_a_train_folder_alone_is_not_taken_for_a_class(tmp_path):
     assert find_parts(root) is None
 
 
-def test_a_storage_that_lacks_a_part_of_the_contract_is_named():
+def test_an_object_that_is_no_storage_is_named():
     class Half:
         def __len__(self):
             return 3
 
-    with pytest.raises(ValueError, match="Half has no read, index, fingerprint"):
+    with pytest.raises(ValueError, match="Half is no Storage"):
         open_split(StorageRecipe(Half, {}), split="train", val_fraction=0.5)
 
 

@@ -56,7 +56,7 @@ def test_it_is_a_storage(storage, tmp_path):
     folder = str(write(tmp_path / "a"))
     copy = shutil.copytree(folder, tmp_path / "b")
     check_storage(lambda: storage(folder), EXPECTED, make_copy=lambda: storage(str(copy)))
-    assert storage(folder).capabilities.shards().tolist() == [0, 5, 10]
+    assert storage(folder).shards().tolist() == [0, 5, 10]
     assert storage(folder, fields={"photo": "x"}).read(np.array([3]))[0].fields == {
         "photo": IMAGES[3]
     }
@@ -149,7 +149,7 @@ def test_it_reads_what_the_library_writes_as_the_library_does(storage, tmp_path,
                 "a1": np.arange(i + 1, dtype=np.int16), "a2": np.full((2, 3), i, np.float32),
             })  # fmt: skip
     made = storage(str(tmp_path / "a"))
-    assert made.index.class_names == ("a", "b", "c") and len(made.capabilities.shards()) > 1
+    assert made.index.class_names == ("a", "b", "c") and len(made.shards()) > 1
     theirs = streaming.LocalDataset(str(tmp_path / "a")) if compression is None else None
     for i, record in enumerate(made.read(np.arange(N))):
         assert not isinstance(record, BadRecord), record

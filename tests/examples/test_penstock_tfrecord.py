@@ -59,7 +59,7 @@ def test_it_is_a_storage(storage, tmp_path):
     folder = str(write(tmp_path / "a"))
     copy = shutil.copytree(folder, tmp_path / "b")
     check_storage(lambda: storage(folder), EXPECTED, make_copy=lambda: storage(str(copy)))
-    assert storage(folder).capabilities.shards().tolist() == [0, 5, 10]
+    assert storage(folder).shards().tolist() == [0, 5, 10]
     [record] = storage(folder, fields={"photo": "image/encoded"}).read(np.array([3]))
     assert record.fields == {"photo": IMAGES[3]}
     named = storage(folder, fields={"label": "text"})

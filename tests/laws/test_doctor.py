@@ -7,7 +7,7 @@ import pytest
 from tests.console import penstock
 from tests.laws.runs import AUGMENTS, overrides
 
-WAYS = 12
+WAYS = 11
 QUICK = ["doctor.batches=3"]
 
 

@@ -9,7 +9,7 @@ from tests.laws.runs import INLINE, digests, joined_rows, loader_of, overrides, 
 
 MOSAIC = [
     "augment.train.mosaic={_target_: transform/mosaic, height: 32, width: 40, p: 0.7}",
-    "augment.train.small={_target_: albumentations.RandomCrop, height: 20, width: 20}",
+    "augment.train.small={_target_: transform/random_crop, size: 20}",
     "augment.eval.mosaic={_target_: transform/mosaic, height: 20, width: 20}",
     "augment.train.crop=null",
 ]

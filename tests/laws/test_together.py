@@ -14,8 +14,8 @@ from tests.laws.runs import fed
 COUNT, SIDE = 24, 64
 LEFT, RIGHT = (255, 0, 0), (0, 255, 0)  # colours of two keypoints, RGB
 STEPS = {
-    "sample": ["augment.train.crop={_target_: albumentations.RandomCrop, height: 48, width: 48}",
-               "augment.train.flip={_target_: albumentations.HorizontalFlip, p: 0.5}"],
+    "sample": ["augment.train.crop={_target_: transform/random_crop, size: 48}",
+               "augment.train.flip={_target_: transform/horizontal_flip, p: 0.5}"],
     "batch": ["augment.device.crop={_target_: batch_transform/random_crop, size: 48}",
               "augment.device.flip={_target_: batch_transform/random_flip}"],
 }  # fmt: skip

@@ -116,9 +116,9 @@ MUTATIONS = (
         _laws("draws"),
     ),
     Mutation(
-        "draws on the device by row in the batch", "transforms/device/rows/draws.py",
-        "return words_at(key, epochs, positions.numpy())",
-        "return words_at(key, epochs, np.arange(len(positions)))",
+        "draws on the device by row in the batch", "transforms/device/draws.py",
+        "words_at(key, epochs, positions)",
+        "words_at(key, epochs, np.arange(len(positions)))",
         _laws("device_steps", "draws"),
     ),
     Mutation(
@@ -250,9 +250,9 @@ MUTATIONS = (
         _laws("reading"),
     ),
     Mutation(
-        "a mask not flipped", "transforms/cpu/albumentations_stage.py",
-        'given: Sample = {key: sample[key] for key in ("image", "mask") if key in sample}',
-        'given: Sample = {"image": sample["image"]}',
+        "a mask not flipped", "transforms/cpu/window_step.py",
+        'for name in ("mask", "box_masks"):',
+        'for name in ("box_masks",):',
         _laws("together"),
     ),
     Mutation(
@@ -263,20 +263,20 @@ MUTATIONS = (
     ),
     Mutation(
         "left and right not exchanged", "transforms/cpu/targets.py",
-        "if len(moved) > count and _turn_right(moved[count:]):",
+        "if mirrored and self.keypoints is not None and self.keypoints.swaps != []:",
         "if False:",
         _laws("together"),
     ),
     Mutation(
-        "a mask not flipped on the device", "transforms/device/rows/changes.py",
-        'fields = [field for field in ("image", "mask") if field in batch]',
-        'fields = [field for field in ("image",) if field in batch]',
+        "a mask not flipped on the device", "transforms/device/random_flip.py",
+        'fields = ("image", "mask")',
+        'fields = ("image",)',
         _laws("together"),
     ),
     Mutation(
         "a mixed row keeps its own label alone", "transforms/device/mixing.py",
-        'mixed["label_other"] = label[pairs.partner].where(pairs.mixed, other)',
-        'mixed["label_other"] = label',
+        'result["label_other"] = _where(mixed, label[partner], other)',
+        'result["label_other"] = label',
         _laws("together"),
     ),
     Mutation(
@@ -293,8 +293,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a record validates by its place", "datasets/records/splits.py",
-        "keys: Iterable[bytes] = index.iter_raw_keys()",
-        "keys: Iterable[bytes] = (str(n).encode() for n in range(len(index)))",
+        "keys = (key for rows in chunks for key in index.raw_keys(np.array(rows)))",
+        "keys = (str(n).encode() for n in range(count))",
         ("tests/answers/test_splits_by_key.py",),
     ),
     Mutation(

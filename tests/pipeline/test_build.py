@@ -13,8 +13,9 @@ from penstock import build_loader, compose
 from penstock.core.registry import register
 from penstock.core.user_errors import is_explained
 from penstock.datasets.demo.shapes import demo_path
-from penstock.pipeline.build import build, build_device_transforms, build_sampler, open_storage
+from penstock.pipeline.build import build_device_transforms, build_sampler, open_storage
 from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.instantiate import build
 from penstock.pipeline.loader.device_queue import DeviceQueue
 
 

@@ -11,9 +11,10 @@ from tests.transforms.cpu.numbered_scenes import scene
 
 # Steps that move whole pixels, and those that also resize: edges stay along the axes.
 EXACT = ("crop", "center", "borders", "pad", "pad_to", "crop_pad", "flip", "flip_down", "transpose",
-         "turn", "d4")  # fmt: skip
+         "turn", "d4", "own_crop", "own_center", "own_flip")  # fmt: skip
 RESIZING = ("resize", "longest", "smallest", "rescale", "resized_crop", "sized_crop", "safe_crop",
-            "safe_sized", "shift")  # fmt: skip
+            "safe_sized", "shift", "own_resize", "own_short", "own_long", "own_resized_crop",
+            "own_safe_crop")  # fmt: skip
 TURNING = ("rotate", "safe_rotate", "affine", "shear", "perspective")
 
 Node = dict[str, Any]
@@ -31,6 +32,18 @@ def draw_step(name: str, rng: np.random.Generator) -> Node:
     share = round(float(rng.uniform(0.05, 0.35)), 3)
     angle = round(float(rng.uniform(5, 90)), 1)
     cropped: Node = {**size, "pad_if_needed": True, "pad_position": "random"}
+    own = {
+        "own_crop": ("random_crop", {"size": [height, width], "fill": 0}),
+        "own_center": ("center_crop", {"size": [height, width], "fill": 0}),
+        "own_flip": ("horizontal_flip", {"p": 1.0}),
+        "own_resize": ("resize", {"size": [height, width]}),
+        "own_short": ("resize", {"short_side": height}),
+        "own_long": ("resize", {"long_side": height, "interpolation": "linear"}),
+        "own_resized_crop": ("random_resized_crop", {"size": [height, width], "scale": [0.3, 1]}),
+        "own_safe_crop": ("box_safe_crop", {"size": [height, width]}),
+    }
+    if name in own:
+        return {"_target_": f"transform/{own[name][0]}", **own[name][1]}
     transform, options = {
         "crop": ("RandomCrop", cropped),
         "center": ("CenterCrop", {**size, "pad_if_needed": True}),

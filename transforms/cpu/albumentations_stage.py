@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from penstock.core.sample import DrawnImage, PendingImage, RecordError, Sample, require_pixels
-from penstock.transforms.cpu.crop_first import take_first_steps
-from penstock.transforms.cpu.targets import LostPoints, Targets
+from penstock.core.sample import Sample
+from penstock.transforms.cpu.targets import LostPoints, Targets, image_of
 
-T = TypeVar("T")
 Node = Mapping[str, Any]
 BuildStep = Callable[..., Any]
 
@@ -39,28 +35,14 @@ class AlbumentationsStage:
         self._composes: dict[tuple[bool, bool], tuple[Any, dict[int, str]]] = {}
         self._rng: np.random.Generator | None = None
         self._lost = LostPoints()
-        compose, _ = self._compose_for(False, False)
-        self._first = take_first_steps(compose)
+        self._compose_for(False, False)
 
-    def __call__(
-        self, sample: Sample, rng: np.random.Generator, into: NDArray[np.uint8] | None = None
-    ) -> Sample:
-        """Apply the steps in place; write the image to `into`, uint8 [H, W, C], to save a copy."""
+    def __call__(self, sample: Sample, rng: np.random.Generator) -> Sample:
+        """Apply the steps to a sample, in place."""
         if rng is not self._rng:
             self._take_draws_from(rng)
-        image: Any = sample.get("image")
-        if self._first is not None and _image_alone(sample) and self._first.takes(image):
-            sample["image"] = self._noted(self._first, image, into)
-            return sample
+        image_of(sample)
         has_boxes, has_keypoints = "boxes" in sample, "keypoints" in sample
-        if image is None:
-            raise ValueError(
-                f"no image to augment, fields: {', '.join(sample)}; leave samples as they are with "
-                f"augment=as_is, or say which field is the image with dataset.keys={{FIELD:image}}"
-            )
-        if isinstance(image, PendingImage):
-            sample["image"] = image.whole()
-        require_pixels(image)
         compose, names = self._compose_for(has_boxes, has_keypoints)
         given: Sample = {key: sample[key] for key in ("image", "mask") if key in sample}
         if has_boxes:
@@ -86,40 +68,6 @@ class AlbumentationsStage:
             self._targets.put_points(sample, result.pop("keypoints"), self._lost.marks)
         sample.update(result)
         return sample
-
-    def whole_because(self) -> str | None:
-        """Return why these steps need a whole image; see `Stack.whole_because`."""
-        if self._first is not None and self._first.crops:
-            return None
-        step = next(iter(self._steps))
-        target = str(self._steps[step]["_target_"]).rpartition(".")[2]
-        return f"the augmentation begins with {step!r} ({target}), not with a crop"
-
-    @property
-    def draws_first(self) -> bool:
-        """Whether `draw` makes every random draw of these steps."""
-        return self._first is not None and self._first.draws_first
-
-    def draw(self, sample: Sample, rng: np.random.Generator) -> Sample:
-        """Draw for a sample; leave a `DrawnImage` if no other field depends on the pixels."""
-        image = sample["image"]
-        if self._first is None or not _image_alone(sample) or not self._first.takes(image):
-            return self(sample, rng)
-        if rng is not self._rng:
-            self._take_draws_from(rng)
-        pixels = self._noted(self._first.draw, image)
-        sample["image"] = DrawnImage(image, functools.partial(self._noted, pixels))
-        return sample
-
-    def _noted(self, make: Callable[..., T], *given: Any) -> T:
-        """Call `make`; add a note with the step's name to its exceptions."""
-        try:
-            return make(*given)
-        except RecordError:
-            raise
-        except Exception as error:
-            self._note_step(error, self._compose_for(False, False)[1])
-            raise
 
     def _note_step(self, error: Exception, names: Mapping[int, str]) -> None:
         step = _failed_step(error, names)
@@ -163,10 +111,6 @@ class AlbumentationsStage:
         self._rng = rng
         for compose, _ in self._composes.values():
             compose.set_random_state(rng, PythonRandom(rng))
-
-
-def _image_alone(sample: Sample) -> bool:
-    return not ("boxes" in sample or "keypoints" in sample or "mask" in sample)
 
 
 def import_albumentations() -> Any:

@@ -10,7 +10,7 @@ from penstock.core.registry import checks
 from penstock.core.user_errors import Problem
 from penstock.transforms.cpu.stack import ordered_steps
 
-_CROPS = ("albumentations.CenterCrop", "albumentations.RandomCrop")
+_CROPS = ("transform/center_crop", "transform/random_crop")
 _COLOURS = tuple(f"batch_transform/{name}" for name in ("color_jitter", "grayscale", "kornia"))
 
 
@@ -26,16 +26,17 @@ def crop_inside_image(config: Mapping[str, Any]) -> Iterator[Problem]:
     """Report a crop larger than the resized image, which would fail in the first validation."""
     resized, short = "", None
     for name, step in _steps(config, "eval").items():
-        key, sides = f"augment.eval.{name}", (step.get("height"), step.get("width"))
-        fits = step.get("pad_if_needed") or not all(isinstance(side, int) for side in sides)
+        key, size = f"augment.eval.{name}", step.get("size")
+        sides = size if isinstance(size, list | tuple) else [size]
+        fits = step.get("fill") is not None or not all(isinstance(side, int) for side in sides)
         if step.get("_target_") in _CROPS and isinstance(short, int) and not fits:
             if min(sides) > short:
                 remedy = "augment.eval_size" if "eval_size" in config["augment"] else resized
-                text = f"a crop of {sides[0]} x {sides[1]} given, the short side is {short}"
+                text = f"a crop of {size} given, the short side is {short}"
                 usual = round(max(sides) * 256 / 224)
                 yield Problem(key, f"{text} ({resized}); type {remedy}={usual}")
-        is_resize = step.get("_target_") == "albumentations.SmallestMaxSize"
-        resized, short = f"{key}.max_size", step.get("max_size") if is_resize else None
+        is_resize = step.get("_target_") == "transform/resize"
+        resized, short = f"{key}.short_side", step.get("short_side") if is_resize else None
 
 
 @checks(*_COLOURS, needs=("augment.device",))

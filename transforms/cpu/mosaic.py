@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
-from numpy.typing import NDArray
 
 from penstock.core.registry import register
 from penstock.core.sample import Sample
@@ -18,6 +17,7 @@ from penstock.transforms.cpu.targets import (
     refuse_box_masks,
     rows_of,
 )
+from penstock.transforms.cpu.window import Size, Window
 
 
 @register("transform", "mosaic")
@@ -94,31 +94,31 @@ class Mosaic:
         x, y = round(across * width), round(down * height)
         scales = rng.uniform(*self._scale, len(samples))
         new = dict(sample)
-        channels = sample["image"].shape[2]
-        image = np.full((height, width, channels), self._fill, sample["image"].dtype)
-        mask = None
+        new["image"] = np.full(
+            (height, width, sample["image"].shape[2]), self._fill, sample["image"].dtype
+        )
         if "mask" in sample:
-            mask = np.full((height, width), self._mask_fill, sample["mask"].dtype)
+            new["mask"] = np.full((height, width), self._mask_fill, sample["mask"].dtype)
         boxes, points = [], []
         for number, (one, scale) in enumerate(zip(samples, scales.tolist(), strict=True)):
             self._check_fields(one, sample)
-            size, factors = self._size_of(one["image"].shape, scale)
+            size = self._size_of(one["image"].shape, scale)
             # Upper left, upper right, lower left, lower right of the point.
             left = x - size[1] if number % 2 == 0 else x
             top = y - size[0] if number < 2 else y
-            _place(image, one["image"], size, left, top, smooth=True)
-            if mask is not None:
-                _place(mask, one["mask"], size, left, top, smooth=False)
+            window, rows, columns = self._window(one["image"].shape, size, left, top)
+            if 0 not in window.shape:
+                new["image"][rows, columns] = window.pixels(one["image"])
+                if "mask" in sample:
+                    new["mask"][rows, columns] = window.masks(one["mask"])
+            shift = np.array([columns.start, rows.start])
             if "boxes" in sample:
                 there = np.asarray(one["boxes"], np.float64).reshape(-1, 4)
-                boxes.append(there * [*factors, *factors] + [left, top, left, top])
+                boxes.append(window.boxes(there) + np.tile(shift, 2))
             if "keypoints" in sample:
                 moved = np.array(one["keypoints"], np.float32).reshape(-1, 3)
-                moved[:, :2] = moved[:, :2] * factors + [left, top]
+                moved[:, :2] = window.points(moved[:, :2]) + shift
                 points.append(moved)
-        new["image"] = image
-        if mask is not None:
-            new["mask"] = mask
         if boxes:
             new["boxes"], kept = cut_boxes(np.concatenate(boxes), self._shape, self._limits)
             new["boxes"] = new["boxes"][kept]
@@ -129,13 +129,20 @@ class Mosaic:
             new["keypoints"] = moved
         return new
 
-    def _size_of(
-        self, shape: tuple[int, ...], scale: float
-    ) -> tuple[tuple[int, int], tuple[float, float]]:
-        """Return height and width of an image on the canvas, and the factors of x and y."""
+    def _size_of(self, shape: tuple[int, ...], scale: float) -> Size:
+        """Return height and width of an image on the canvas."""
         fit = min(self._shape[0] / 2 / shape[0], self._shape[1] / 2 / shape[1]) * scale
-        size = (max(1, round(shape[0] * fit)), max(1, round(shape[1] * fit)))
-        return size, (size[1] / shape[1], size[0] / shape[0])
+        return max(1, round(shape[0] * fit)), max(1, round(shape[1] * fit))
+
+    def _window(
+        self, shape: tuple[int, ...], size: Size, left: int, top: int
+    ) -> tuple[Window, slice, slice]:
+        """Return the window of an image that is on the canvas, and its rows and columns there."""
+        x, y = max(left, 0), max(top, 0)
+        end_x, end_y = min(left + size[1], self._shape[1]), min(top + size[0], self._shape[0])
+        part = (x - left, y - top, end_x - left, end_y - top)
+        window = Window((0, 0, shape[1], shape[0]), size, part, interpolation="area")
+        return window, slice(y, end_y), slice(x, end_x)
 
     def _check_fields(self, one: Sample, first: Sample) -> None:
         refuse_box_masks(one, "mosaic")
@@ -151,30 +158,3 @@ class Mosaic:
                 f"mosaic: {one.get('key')!r} is an image of shape {one['image'].shape}, "
                 f"{first.get('key')!r} of {first['image'].shape}; channels must agree"
             )
-
-
-def _place(
-    canvas: NDArray[Any],
-    pixels: NDArray[Any],
-    size: tuple[int, int],
-    left: int,
-    top: int,
-    *,
-    smooth: bool,
-) -> None:
-    """Resize an array to `size` and write it to the canvas, cut at the canvas' edges."""
-    import cv2
-
-    height, width = canvas.shape[:2]
-    shrinks = size[0] < pixels.shape[0]
-    method = cv2.INTER_NEAREST_EXACT
-    if smooth:
-        method = cv2.INTER_AREA if shrinks else cv2.INTER_LINEAR
-    resized = cv2.resize(pixels, (size[1], size[0]), interpolation=method)
-    resized = resized.reshape(*size, *pixels.shape[2:])
-    rows = slice(max(top, 0), min(top + size[0], height))
-    columns = slice(max(left, 0), min(left + size[1], width))
-    if rows.start < rows.stop and columns.start < columns.stop:
-        canvas[rows, columns] = resized[
-            rows.start - top : rows.stop - top, columns.start - left : columns.stop - left
-        ]

@@ -26,6 +26,7 @@ from penstock.transforms.cpu.albumentations_stage import (
 )
 from penstock.transforms.cpu.targets import BoxSettings, KeypointSettings, Targets
 from penstock.transforms.cpu.torchvision_stage import TorchvisionStage
+from penstock.transforms.cpu.window_step import WindowStage, WindowStep
 
 
 def build_stack(
@@ -103,8 +104,7 @@ class Stack:
     def capabilities(self) -> TransformCapabilities:
         """Return what the steps allow and need."""
         stages = self._stages()
-        first = stages[0] if len(stages) == 1 else None
-        draws_first = isinstance(first, AlbumentationsStage) and first.draws_first
+        draws_first = len(stages) == 1 and isinstance(stages[0], WindowStage)
         return TransformCapabilities(
             unchanged=not self._steps,
             global_random=any(_is_global_random(node) for node in self._steps.values()),
@@ -121,11 +121,10 @@ class Stack:
     def whole_because(self) -> str | None:
         """Return why images must be decoded whole; None if the first step crops by size alone."""
         first = next(iter(self._stages()), None)
-        if isinstance(first, AlbumentationsStage):
-            return first.whole_because()
-        if isinstance(first, _OwnStage) and first.crops_first:
+        if isinstance(first, WindowStage | _OwnStage) and first.crops:
             return None
-        return "the augmentation does not begin with a crop"
+        begin = f"begins with {self.steps[0]!r}" if self._steps else "is empty"
+        return f"the augmentation {begin}, not with a crop"
 
     def __call__(
         self,
@@ -150,31 +149,27 @@ class Stack:
         sample = dict(sample)
         stages = self._stages()
         if isinstance(sample.get("image"), PendingImage) and (
-            not stages or not isinstance(stages[0], AlbumentationsStage)
+            not stages or not isinstance(stages[0], WindowStage)
         ):
             sample["image"] = sample["image"].whole()
         groups = iter(partners)
-        last = stages[-1] if into is not None and stages else None
-        fills = isinstance(last, AlbumentationsStage)
-        for stage in stages[:-1] if fills else stages:
+        for stage in stages:
             if isinstance(stage, _OwnStage):
                 sample = stage(sample, rng, groups)
+            elif isinstance(stage, WindowStage):
+                # A later step must not see the buffer, nor change what an earlier one keeps.
+                sample = stage(dict(sample), rng, into if stage is stages[-1] else None)
             else:
                 sample = stage(sample, rng)
-        if not isinstance(last, AlbumentationsStage):
-            return sample
-        if len(stages) > 1:
-            sample = dict(sample)  # a step may keep a reference to its result
-        return last(sample, rng, into)
+        return sample
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """Make all draws for a sample before its `PendingImage` is decoded.
 
-        The image of the new sample is a `DrawnImage`, to be filled in this thread. With boxes, a
-        mask or keypoints, all steps run at once. Raises like a call.
+        The image of the new sample is a `DrawnImage`. Raises like a call.
         """
         (stage,) = self._stages()
-        assert isinstance(stage, AlbumentationsStage)
+        assert isinstance(stage, WindowStage)
         return stage.draw(dict(sample), rng)
 
     def partner_counts(self, rng: np.random.Generator) -> tuple[int, ...]:
@@ -209,7 +204,7 @@ class Stack:
         stages: list[_Stage] | None = getattr(self._local, "stages", None)
         if stages is None:
             stages = []
-            for kind, group in groupby(self._steps.items(), lambda item: _library_of(item[1])):
+            for kind, group in groupby(self._steps.items(), lambda item: _shared_stage(item[1])):
                 if kind is not None:
                     stages.append(kind(dict(group), self._build_step, self._targets))
                 else:
@@ -233,7 +228,7 @@ class _OwnStage:
         self._step = (
             build_step(node, box_limits=targets.boxes) if self.needs_partners else build_step(node)
         )
-        self.crops_first = capabilities_of(self._step, TransformCapabilities).crops_first
+        self.crops = capabilities_of(self._step, TransformCapabilities).crops_first
 
     def partners(self, rng: np.random.Generator) -> int:
         count: int = self._step.partners(rng)
@@ -255,20 +250,23 @@ class _OwnStage:
             raise
 
 
-_Stage = AlbumentationsStage | TorchvisionStage | _OwnStage
+_Shared = AlbumentationsStage | TorchvisionStage | WindowStage
+_Stage = _Shared | _OwnStage
 
 
-def _library_of(node: Node) -> type[AlbumentationsStage | TorchvisionStage] | None:
-    """Return the stage class of a library's step or a registered subclass; None for other steps."""
+def _shared_stage(node: Node) -> type[_Shared] | None:
+    """Return the stage class that runs steps like this one together; None for other steps."""
     target = str(node["_target_"])
     component = find(target)
     if component is None:
         if target.startswith("torchvision."):
             return TorchvisionStage
         return AlbumentationsStage if target.startswith("albumentations.") else None
-    # A subclass implies an imported library; this import waits for another thread's.
     if not isinstance(component.target, type):
         return None
+    if issubclass(component.target, WindowStep) and not component.global_random:
+        return WindowStage
+    # A subclass implies an imported library; this import waits for another thread's.
     if "albumentations" in sys.modules:
         library = import_albumentations()
         if issubclass(component.target, (library.BasicTransform, library.BaseCompose)):
@@ -290,4 +288,4 @@ def _needs_partners(node: Node) -> bool:
 def _is_global_random(node: Node) -> bool:
     component = find(str(node["_target_"]))
     own = component is not None and component.global_random
-    return own or _library_of(node) is TorchvisionStage
+    return own or _shared_stage(node) is TorchvisionStage

@@ -12,7 +12,7 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
-from penstock.core.sample import Sample
+from penstock.core.sample import Sample, require_pixels
 
 
 @register("settings", "boxes")
@@ -153,14 +153,26 @@ class Targets:
         if "box_masks" in sample:
             _fit_to_masks(sample)
 
-    def put_points(self, sample: Sample, points: Any, lost: NDArray[np.bool_]) -> None:
-        """Store the moved points of `points`; `lost` ones, bool [n], get visibility 0."""
+    def put_points(
+        self,
+        sample: Sample,
+        points: Any,
+        lost: NDArray[np.bool_],
+        *,
+        mirrored: bool | None = None,
+    ) -> None:
+        """Store the moved points of `points`; `lost` ones, bool [n], get visibility 0.
+
+        `mirrored` tells whether the image is mirrored; None: see the corners after the points.
+        """
         moved = np.asarray(points, np.float32).reshape(-1, 2)
         keypoints = np.array(sample["keypoints"], np.float32)
         count = len(keypoints)
         keypoints[:, :2] = moved[:count]
         keypoints[lost[:count], 2] = 0
-        if len(moved) > count and _turn_right(moved[count:]):
+        if mirrored is None:
+            mirrored = len(moved) > count and _turn_right(moved[count:])
+        if mirrored and self.keypoints is not None and self.keypoints.swaps != []:
             keypoints = self._swapped(keypoints, str(sample.get("key")))
         sample["keypoints"] = keypoints
 
@@ -189,6 +201,18 @@ class Targets:
                 )
             by_object[:, [a, b]] = by_object[:, [b, a]]
         return by_object.reshape(-1, 3)
+
+
+def image_of(sample: Sample) -> Any:
+    """Return a sample's image, pixels or pending; raise ValueError if there is none."""
+    image = sample.get("image")
+    if image is None:
+        raise ValueError(
+            f"no image to augment, fields: {', '.join(sample)}; leave samples as they are with "
+            f"augment=as_is, or say which field is the image with dataset.keys={{FIELD:image}}"
+        )
+    require_pixels(image)
+    return image
 
 
 def _fit_to_masks(sample: Sample) -> None:

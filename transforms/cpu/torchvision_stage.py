@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.sample import Sample, require_pixels
-from penstock.transforms.cpu.targets import LostPoints, Targets, cut_boxes
+from penstock.core.sample import Sample
+from penstock.transforms.cpu.targets import LostPoints, Targets, cut_boxes, image_of
 
 Node = Mapping[str, Any]
 _MIXING = ("MixUp", "CutMix")
@@ -47,12 +47,7 @@ class TorchvisionStage:
         """Apply the steps to a sample, in place."""
         from penstock.core.rng import GlobalStates
 
-        if (image := sample.get("image")) is None:
-            raise ValueError(
-                f"no image to augment, fields: {', '.join(sample)}; leave samples as they are with "
-                f"augment=as_is, or say which field is the image with dataset.keys={{FIELD:image}}"
-            )
-        require_pixels(image)
+        image = image_of(sample)
         given = self._tensors(sample)
         lost = LostPoints()
         if "keypoints" in given:

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+
 from penstock.core.registry import register
-from penstock.core.rng import batch_key, words_at
+from penstock.core.rng import batch_key
 from penstock.core.sample import Batch
-from penstock.transforms.device.rows.changes import refuse_fixed_fields
+from penstock.transforms.device.draws import row_words
+from penstock.transforms.device.steps import (
+    DeviceStep,
+    Draws,
+    Rows,
+    is_planes,
+    refuse_fixed_fields,
+)
 
 if TYPE_CHECKING:
     import torch
 
 
 @register("batch_transform", "kornia")
-class Kornia:
+class Kornia(DeviceStep):
     """Run augmentations of kornia on images, one after the other, in training.
 
     Install the extra `kornia`. To add an augmentation, set
@@ -25,8 +35,7 @@ class Kornia:
     generator. This step seeds the generator by seed, epoch and the first position of the rank's
     part of the batch, and restores its state. So runs repeat and resume exactly with any engine and
     number of workers, *for the same number of ranks*. Another number of ranks or another batch size
-    changes the draws, unlike with this package's own steps. On an accelerator the step waits for
-    the position once a batch.
+    changes the draws, unlike with this package's own steps.
 
     Args:
         augmentations: Classes of ``kornia.augmentation`` by freely chosen names, in order; null
@@ -49,39 +58,54 @@ class Kornia:
             _check(f"augment.device.{step}.augmentations.{name}", module)
         self._modules = list(given.values())
         self._stacks: dict[bool, Any] = {}
+        self._sizes: dict[tuple[int, int], tuple[int, int]] = {}
         self._active = split == "train" and bool(given)
         self._step = step
         self._key = batch_key(seed, step)
 
-    def __call__(self, batch: Batch) -> Batch:
-        """Change the images, and a mask with them; in evaluation return the same batch.
-
-        Args:
-            batch: With ``image`` uint8 [B, H, W, C], or float [B, C, H, W] from 0 to 1; perhaps
-                ``mask`` [B, H, W]; ``epoch`` and ``position`` int64 [B].
+    def draw(self, rows: Rows) -> Draws:
+        """Draw a seed, whose name carries it, so that a device need not be asked for it.
 
         Raises:
             ValueError: The images differ in size, or the batch has boxes or keypoints.
         """
         if not self._active:
-            return batch
-        image, mask = batch["image"], batch.get("mask")
-        if isinstance(image, list):
+            return {}
+        if not rows.stacked:
             raise ValueError(
                 f"augment.device.{self._step}: images are a list, and kornia takes one tensor; "
                 f"give them one size and stack them"
             )
-        refuse_fixed_fields(batch, self._step)
-        planes = image
-        if not image.is_floating_point():
-            planes = image.permute(0, 3, 1, 2).float().div_(255)
-        given = [planes] if mask is None else [planes, mask[:, None].to(planes.dtype)]
-        word = int(words_at(self._key, batch["epoch"][:1], batch["position"][:1])[0])
-        with _seeded(word & (1 << 63) - 1, image.device):
+        refuse_fixed_fields(rows.fields, self._step)
+        seed = int(row_words(rows.fields, self._key)[0]) & (1 << 63) - 1
+        rows.size = self._size_after(rows.fields["image"], rows.size)
+        return {f"seed {seed}": np.zeros(1, np.uint8)}
+
+    def apply(self, batch: Batch, draws: Draws) -> Batch:
+        """Change the images, and a mask with them; in evaluation return the same batch.
+
+        Args:
+            batch: With ``image`` uint8 [B, H, W, C], or float [B, C, H, W] from 0 to 1; perhaps
+                ``mask`` [B, H, W].
+            draws: The seed.
+        """
+        if not draws:
+            return batch
+        import torch
+
+        image, mask = batch["image"], batch.get("mask")
+        pixels = torch.as_tensor(image)
+        planes = pixels
+        if not pixels.is_floating_point():
+            planes = pixels.permute(0, 3, 1, 2).float().div_(255)
+        given = [planes] if mask is None else [planes, torch.as_tensor(mask)[:, None].to(planes)]
+        seed = int(next(iter(draws)).removeprefix("seed "))
+        with _seeded(seed, pixels.device):
             changed = self._stack(mask is not None)(*given)
         if mask is None:
             return {**batch, "image": _as_before(changed, image)}
-        moved = changed[1][:, 0].round().to(mask.dtype)
+        moved = changed[1][:, 0].round().to(torch.as_tensor(mask).dtype)
+        moved = moved.numpy() if isinstance(mask, np.ndarray) else moved
         return {**batch, "image": _as_before(changed[0], image), "mask": moved}
 
     def _stack(self, with_mask: bool) -> Any:
@@ -91,6 +115,17 @@ class Kornia:
             keys = ["input", "mask"] if with_mask else ["input"]
             self._stacks[with_mask] = AugmentationSequential(*self._modules, data_keys=keys)
         return self._stacks[with_mask]
+
+    def _size_after(self, image: Any, size: tuple[int, int]) -> tuple[int, int]:
+        """Return the size of augmented images, found by augmenting a black one on the CPU."""
+        import torch
+
+        if size not in self._sizes:
+            black = torch.zeros(1, image.shape[1 if is_planes(image) else 3], *size)
+            with _seeded(0, black.device):
+                result = copy.deepcopy(self)._stack(False)(black)
+            self._sizes[size] = result.shape[2], result.shape[3]
+        return self._sizes[size]
 
 
 def _check(key: str, module: Any) -> None:
@@ -109,10 +144,10 @@ def _check(key: str, module: Any) -> None:
         )
 
 
-def _as_before(planes: torch.Tensor, image: torch.Tensor) -> torch.Tensor:
-    if image.is_floating_point():
-        return planes
-    return planes.mul(255).round_().clamp_(0, 255).to(image.dtype).permute(0, 2, 3, 1).contiguous()
+def _as_before(planes: torch.Tensor, image: Any) -> Any:
+    if not is_planes(image):
+        planes = planes.mul(255).round_().clamp_(0, 255).byte().permute(0, 2, 3, 1).contiguous()
+    return planes.numpy() if isinstance(image, np.ndarray) else planes
 
 
 @contextmanager

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
+import numpy as np
 from annotated_types import Ge, Gt
 
 from penstock.core.registry import register
 from penstock.core.sample import Batch
+from penstock.transforms.device.steps import DeviceStep, Draws, Rows
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +18,7 @@ _FLOOR = 1e-6
 
 
 @register("batch_transform", "log_mel")
-class LogMel:
+class LogMel(DeviceStep):
     """Turn audio into images: the logarithm of the power in mel bands, over time.
 
     Each image has mean 0 and standard deviation 1, so loudness does not matter. High frequencies
@@ -49,11 +51,18 @@ class LogMel:
         self._num_fft = max(self._window, 1 << (4 * num_bands - 1).bit_length())
         self._constants: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def __call__(self, batch: Batch) -> Batch:
+    def draw(self, rows: Rows) -> Draws:
+        """Draw nothing; set the size of the image."""
+        if "audio" in rows.fields:
+            rows.size = self.num_bands, 1 + len(rows.fields["audio"][0]) // self._hop
+        return {}
+
+    def apply(self, batch: Batch, draws: Draws) -> Batch:
         """Replace ``audio`` float32 [B, T] by ``image`` float32 [B, channels, num_bands, W]."""
         import torch
 
-        audio = batch.get("audio")
+        given = batch.get("audio")
+        audio = torch.from_numpy(given) if isinstance(given, np.ndarray) else given
         if not isinstance(audio, torch.Tensor) or audio.ndim != 2:
             raise ValueError(
                 f"log_mel: no audio [B, T] of one length, fields: {', '.join(batch)}; type "
@@ -69,7 +78,8 @@ class LogMel:
         image = image - image.mean((1, 2), keepdim=True)
         image = image / image.square().mean((1, 2), keepdim=True).sqrt().clamp(min=_FLOOR)
         rest = {name: value for name, value in batch.items() if name != "audio"}
-        return {**rest, "image": image[:, None].expand(-1, self.channels, -1, -1).contiguous()}
+        image = image[:, None].expand(-1, self.channels, -1, -1).contiguous()
+        return {**rest, "image": image.numpy() if isinstance(given, np.ndarray) else image}
 
     def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the window, and the weights of frequencies in each band, [num_bands, F]."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from penstock.core.registry import register
 from penstock.core.sample import Batch
+from penstock.transforms.device.steps import DeviceStep, Draws, is_planes
 
 if TYPE_CHECKING:
     import torch
@@ -16,7 +19,7 @@ IMAGENET_STD = (0.229, 0.224, 0.225)
 
 
 @register("batch_transform", "normalize")
-class Normalize:
+class Normalize(DeviceStep):
     """Convert images to float32, subtract the mean, and divide by the standard deviation.
 
     The transfer to the device takes uint8, a quarter of the bytes of floats. The result is
@@ -43,7 +46,7 @@ class Normalize:
         self._shift = [-m / s for m, s in zip(mean, std, strict=True)]
         self._constants: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
 
-    def __call__(self, batch: Batch) -> Batch:
+    def apply(self, batch: Batch, draws: Draws) -> Batch:
         """Normalise ``image``, uint8 [B, H, W, C] or a list of [H, W, C], if there is one.
 
         Raises:
@@ -52,13 +55,13 @@ class Normalize:
         if (image := batch.get("image")) is None:
             return batch
         if isinstance(image, list):
-            return {**batch, "image": [self._apply(one[None])[0] for one in image]}
-        return {**batch, "image": self._apply(image)}
+            return {**batch, "image": [self._normalised(one[None])[0] for one in image]}
+        return {**batch, "image": self._normalised(image)}
 
-    def _apply(self, image: torch.Tensor) -> torch.Tensor:
-        if image.is_floating_point():
+    def _normalised(self, image: Any) -> Any:
+        if is_planes(image):
             raise ValueError(
-                "normalize: images are numbers with a point already, expected uint8 [B, H, W, C]; "
+                "normalize: images are floats already, expected uint8 [B, H, W, C]; "
                 "leave Normalize and the like out of augment.train and augment.eval, or set "
                 "augment.device=null"
             )
@@ -69,6 +72,9 @@ class Normalize:
                 f"mean and std have; set augment.device.normalize.mean and std, and leave "
                 f"ToTensor out of augment.train and augment.eval: this step puts the channels first"
             )
+        if isinstance(image, np.ndarray):
+            factor, offset = np.array([self._scale, self._shift], np.float32)[..., None, None]
+            return image.transpose(0, 3, 1, 2).astype(np.float32) * factor + offset
         scale, shift = self._on(image.device)
         return image.permute(0, 3, 1, 2).float().mul_(scale).add_(shift)
 
@@ -78,11 +84,8 @@ class Normalize:
         if made is None:
             import torch
 
-            made = (
-                torch.tensor(self._scale, device=device)[:, None, None],
-                torch.tensor(self._shift, device=device)[:, None, None],
-            )
-            self._constants[device] = made
+            scale, shift = torch.tensor([self._scale, self._shift])[..., None, None].to(device)
+            made = self._constants[device] = scale, shift
         return made
 
     def __getstate__(self) -> dict[str, object]:
@@ -101,5 +104,11 @@ def to_float(batch: Batch) -> Batch:
     """
     image = batch["image"]
     if isinstance(image, list):
-        return {**batch, "image": [one.permute(2, 0, 1).float().div_(255) for one in image]}
-    return {**batch, "image": image.permute(0, 3, 1, 2).float().div_(255)}
+        return {**batch, "image": [_floats(one[None])[0] for one in image]}
+    return {**batch, "image": _floats(image)}
+
+
+def _floats(image: Any) -> Any:
+    if isinstance(image, np.ndarray):
+        return image.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
+    return image.permute(0, 3, 1, 2).float().div_(255)

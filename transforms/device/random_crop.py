@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -10,10 +9,9 @@ from annotated_types import Ge
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
-from penstock.core.rng import batch_key
-from penstock.core.sample import Batch
-from penstock.transforms.device.rows.changes import RowChange, RowStep, refuse_fixed_fields
-from penstock.transforms.device.rows.draws import row_words
+from penstock.transforms.device.draws import Integers, checked_size, row_words
+from penstock.transforms.device.random_flip import gathered
+from penstock.transforms.device.steps import Draws, PixelStep, Rows, refuse_fixed_fields
 
 if TYPE_CHECKING:
     import torch
@@ -22,7 +20,7 @@ _WORD = (1 << 32) - 1
 
 
 @register("batch_transform", "random_crop")
-class RandomCrop(RowStep):
+class RandomCrop(PixelStep):
     """Crop each image, with its mask, at a random place in training, at the centre in evaluation.
 
     Places depend only on seed, epoch, position and step name.
@@ -37,6 +35,9 @@ class RandomCrop(RowStep):
         step: The name of this step.
     """
 
+    fields = ("image", "mask")
+    moves_only = True
+
     def __init__(
         self,
         *,
@@ -47,115 +48,92 @@ class RandomCrop(RowStep):
         split: Literal["train", "val"],
         step: str,
     ) -> None:
-        sides = [size, size] if isinstance(size, int) else size
-        if sides is not None and (len(sides) != 2 or min(sides) < 1):
-            raise ValueError(
-                f"augment.device.{step}: size is {size}, expected one side or [height, width], "
-                f"in pixels from 1 on"
-            )
-        self._size = None if sides is None else (sides[0], sides[1])
+        self._size = None if size is None else checked_size(size, step)
         self._padding = padding if split == "train" else 0
         self._reflect = padding_mode == "reflect"
-        self._centre = split != "train"
-        self._step = step
-        self._key = batch_key(seed, step)
+        super().__init__(seed=seed, split=split, step=step)
 
-    def row_change(self, batch: Batch) -> RowChange | None:
-        """Return the crop of a batch's rows; see `RowStep`."""
-        if self._centre and self._size is None:
-            return None
-        refuse_fixed_fields(batch, self._step)
-        if self._centre:
-            return RowChange(self._centred, self._centred)
-        words = functools.cache(functools.partial(row_words, batch, self._key))
-        return RowChange(
-            lambda pixels, rows: self._cut(pixels, words()[rows]),
-            lambda image, rows: self._gathered(image, words()[rows]),
-        )
+    def draw(self, rows: Rows) -> Draws:
+        """Draw top and left of each crop in the padded image, int64 [B, 2].
 
-    def _room(self, image: Any) -> tuple[int, int, int, int]:
-        """Return height and width of the crop, and the number of places for each."""
-        height, width = self._size or (image.shape[1], image.shape[2])
-        down = image.shape[1] + 2 * self._padding - height + 1
-        across = image.shape[2] + 2 * self._padding - width + 1
+        Raises:
+            ValueError: The batch has boxes or keypoints, or images are too small.
+        """
+        if not self._active and self._size is None:
+            return {}
+        refuse_fixed_fields(rows.fields, self._step)
+        down, across = self._room(rows.size)
+        rows.size = self._size or rows.size
+        if not self._active:
+            return {
+                "places": np.tile(np.array([(down - 1) // 2, (across - 1) // 2]), (rows.count, 1))
+            }
+        # A product maps 32 bits to a number below n (Lemire, "Fast random integer generation in an
+        # interval", 2019, section 3); the bias is below n / 2^32.
+        words = row_words(rows.fields, self._key)
+        places = [(words & _WORD) * down >> 32, (words >> 32 & _WORD) * across >> 32]
+        return {"places": np.stack(places, 1)}
+
+    def _room(self, given: tuple[int, int]) -> tuple[int, int]:
+        """Return the number of places of the crop, down and across."""
+        size = self._size or given
+        down, across = (a + 2 * self._padding - b + 1 for a, b in zip(given, size, strict=True))
         if down < 1 or across < 1:
             raise ValueError(
-                f"augment.device.{self._step}: images are {image.shape[1]} x {image.shape[2]} "
-                f"pixels and the crop is {height} x {width} with padding {self._padding}; lower "
-                f"size, raise padding, or resize before"
+                f"augment.device.{self._step}: images are {given[0]} x {given[1]} pixels and the "
+                f"crop is {size[0]} x {size[1]} with padding {self._padding}; lower size, raise "
+                f"padding, or resize before"
             )
-        if self._reflect and self._padding >= min(image.shape[1], image.shape[2]):
+        if self._reflect and self._padding >= min(given):
             raise ValueError(
-                f"augment.device.{self._step}: images of {image.shape[1]} x {image.shape[2]} "
-                f"pixels cannot be mirrored over {self._padding}; lower padding"
+                f"augment.device.{self._step}: images of {given[0]} x {given[1]} pixels cannot be "
+                f"mirrored over {self._padding}; lower padding"
             )
-        return height, width, down, across
+        return down, across
 
-    def _centred(self, image: Any, _: slice) -> Any:
-        """Return the centre of [B, H, W, ...], an array or a tensor."""
-        height, width, down, across = self._room(image)
-        top, left = (down - 1) // 2, (across - 1) // 2
-        return image[:, top : top + height, left : left + width]
+    def arrays(self, pixels: NDArray[Any], draws: Draws) -> NDArray[Any]:
+        """Pad all rows and cut the crops."""
+        height, width = self._size or pixels.shape[1:3]
+        sides = ((0, 0), (self._padding,) * 2, (self._padding,) * 2)
+        if self._reflect and self._padding:
+            pixels = np.pad(pixels, sides + ((0, 0),) * (pixels.ndim - 3), mode="reflect")
+        elif self._padding:  # three times as fast as np.pad
+            shape = np.add(pixels.shape[:3], np.sum(sides, 1))
+            padded = np.zeros((*shape, *pixels.shape[3:]), pixels.dtype)
+            inner = slice(self._padding, -self._padding)
+            padded[:, inner, inner] = pixels
+            pixels = padded
+        return _windows(np.ascontiguousarray(pixels), draws["places"], height, width)
 
-    def _cut(self, pixels: NDArray[np.uint8], words: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Crop rows of uint8 [B, H, W, C] at the places of `words`, int64 [B]."""
-        height, width, down, across = self._room(pixels)
-        padded = self._padded(pixels) if self._padding else pixels
-        return _windows(padded, *_places(words, down, across), height, width)
-
-    def _padded(self, image: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Add pixels on every side of uint8 [B, H, W, C]."""
-        padding, (count, height, width, channels) = self._padding, image.shape
-        if self._reflect:
-            sides = (padding, padding)
-            return np.pad(image, ((0, 0), sides, sides, (0, 0)), mode="reflect")
-        # Three times as fast as np.pad.
-        padded = np.zeros((count, height + 2 * padding, width + 2 * padding, channels), np.uint8)
-        padded[:, padding : padding + height, padding : padding + width] = image
-        return padded
-
-    def _gathered(self, image: torch.Tensor, words: torch.Tensor) -> torch.Tensor:
-        """Crop [B, H, W, ...] like `_cut`, by one gather without a padded copy."""
+    def tensors(self, pixels: torch.Tensor, draws: Draws) -> torch.Tensor:
+        """Gather rows, then columns, without a padded copy."""
         import torch
 
-        height, width, down, across = self._room(image)
-        tops, lefts = map(torch.as_tensor, _places(words, down, across))
-        device = image.device
-        y = tops[:, None] + torch.arange(height, device=device) - self._padding
-        x = lefts[:, None] + torch.arange(width, device=device) - self._padding
-        bottom, right = image.shape[1] - 1, image.shape[2] - 1
-        inside = ((y >= 0) & (y <= bottom))[:, :, None] & ((x >= 0) & (x <= right))[:, None]
-        if self._reflect:
-            y, x = bottom - (bottom - y.abs()).abs(), right - (right - x.abs()).abs()
-        else:
-            y, x = y.clamp(0, bottom), x.clamp(0, right)
-        rows = torch.arange(len(image), device=device)[:, None, None]
-        crops = image[rows, y[:, :, None], x[:, None]]
-        if self._padding and not self._reflect:
-            crops.masked_fill_(~inside.reshape(*inside.shape, *[1] * (image.ndim - 3)), 0)
-        return crops
+        size = self._size or pixels.shape[1:3]
+        for axis, length in enumerate(size, start=1):
+            last = pixels.shape[axis] - 1
+            places = torch.arange(length, device=pixels.device) - self._padding
+            places = places + draws["places"][:, axis - 1, None]
+            if self._reflect:
+                places = last - (last - places.abs()).abs()
+            within = places.clamp(0, last)
+            pixels = gathered(pixels, axis, within)
+            if self._padding and not self._reflect:
+                shape = [len(pixels), *[1] * (pixels.ndim - 1)]
+                shape[axis] = length
+                pixels.masked_fill_((within != places).reshape(shape), 0)
+        return pixels
 
 
-def _places(words: Any, down: int, across: int) -> tuple[Any, Any]:
-    """Return top and left, int64 [B] each, from random words, int64 [B].
-
-    A product maps 32 bits to a number below n (Lemire, "Fast random integer generation in an
-    interval", 2019, section 3); the bias is below n / 2^32.
-    """
-    return (words & _WORD) * down >> 32, (words >> 32 & _WORD) * across >> 32
-
-
-def _windows(
-    image: NDArray[np.uint8], tops: NDArray[Any], lefts: NDArray[Any], height: int, width: int
-) -> NDArray[np.uint8]:
-    """Return windows of uint8 [B, H, W, C] at the given places, uint8 [B, height, width, C].
+def _windows(pixels: NDArray[Any], places: Integers, height: int, width: int) -> NDArray[Any]:
+    """Return windows of [B, H, W, ...] at the given places, [B, height, width, ...].
 
     A strided view holds all possible windows; one index copies the chosen ones, row by row.
     """
-    count, channels = image.shape[0], image.shape[3]
-    down, across = image.shape[1] - height + 1, image.shape[2] - width + 1
-    row = np.dtype((np.void, width * channels))
-    by_row = (*image.strides[:3], image.strides[1])
-    every = np.ndarray((count, down, across, height), row, image, 0, by_row)
-    chosen = every[np.arange(count), tops, lefts]
-    return chosen.view(np.uint8).reshape(count, height, width, channels)
+    count, down, across = pixels.shape[0], pixels.shape[1] - height + 1, pixels.shape[2] - width + 1
+    pixel_bytes = pixels[:1, :1, :1].nbytes
+    strides = (*pixels.strides[:3], pixels.strides[1])
+    row = np.dtype((np.void, width * pixel_bytes))
+    every = np.ndarray((count, down, across, height), row, pixels, 0, strides)
+    chosen = every[np.arange(count), places[:, 0], places[:, 1]]
+    return chosen.view(pixels.dtype).reshape(count, height, width, *pixels.shape[3:])

@@ -5,20 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 from annotated_types import Ge, Le
+from numpy.typing import NDArray
 
 from penstock.core.registry import register
-from penstock.core.rng import batch_key
-from penstock.core.sample import Batch
-from penstock.transforms.device.rows.draws import row_by_row, uniforms
-from penstock.transforms.device.rows.windows import DRAWS, checked_range, drawn_windows
+from penstock.transforms.device.draws import WINDOW_DRAWS, checked_range, drawn_windows, uniforms
+from penstock.transforms.device.steps import Draws, PixelStep, Rows
+from penstock.transforms.device.windows import inside
 
 if TYPE_CHECKING:
     import torch
 
 
 @register("batch_transform", "random_erasing")
-class RandomErasing:
+class RandomErasing(PixelStep):
     """Erase a random rectangle of each image with probability `p`, in training.
 
     Source: Zhong et al., "Random Erasing Data Augmentation", AAAI 2020. Masks, boxes and
@@ -52,48 +53,36 @@ class RandomErasing:
         self._scale = checked_range(scale, f"{prefix}.scale", least=0, most=1)
         self._ratio = checked_range(ratio, f"{prefix}.ratio", least=0.01, most=100)
         self._value = [float(value)] if isinstance(value, (int, float)) else list(value)
-        self._active = split == "train"
-        self._step = step
-        self._key = batch_key(seed, step)
+        super().__init__(seed=seed, split=split, step=step)
 
-    def __call__(self, batch: Batch) -> Batch:
-        """Erase a rectangle of some rows; in evaluation return the same batch.
-
-        Args:
-            batch: With ``image`` uint8 [B, H, W, C] or float [B, C, H, W], or a list of these
-                without B; ``epoch`` and ``position`` int64 [B].
-        """
+    def draw(self, rows: Rows) -> Draws:
+        """Draw top, left, height and width of each rectangle, int64 [B, 4]; zeros erase nothing."""
         if not self._active:
-            return batch
-        draws = uniforms(batch, self._key, DRAWS + 1)
-        image = batch["image"]
-        if isinstance(image, list):
-            rows = [self._erased(one[None], draws[:, [i]])[0] for i, one in enumerate(image)]
-            return {**batch, "image": rows}
-        return {**batch, "image": self._erased(image, draws)}
+            return {}
+        draws = uniforms(rows.fields, self._key, WINDOW_DRAWS + 1)
+        windows, _ = drawn_windows(
+            draws[:WINDOW_DRAWS], rows.size, scale=self._scale, ratio=self._ratio
+        )
+        windows[draws[WINDOW_DRAWS] >= self.p] = 0
+        return {"windows": windows, "fill": np.array(self._value, np.float32)}
 
-    def _erased(self, image: torch.Tensor, draws: Any) -> torch.Tensor:
-        """Fill the rectangles of rows of one size."""
-        import torch
+    def arrays(self, pixels: NDArray[Any], draws: Draws) -> NDArray[Any]:
+        """Fill the rectangles."""
+        self._check_channels(pixels)
+        result, fill = pixels.copy("K"), draws["fill"].astype(pixels.dtype)
+        for row, (top, left, height, width) in enumerate(draws["windows"].tolist()):
+            result[row, top : top + height, left : left + width] = fill
+        return result
 
-        planes = image if image.is_floating_point() else image.permute(0, 3, 1, 2)
-        channels, height, width = planes.shape[1:]
-        if len(self._value) not in (1, channels):
+    def tensors(self, pixels: torch.Tensor, draws: Draws) -> torch.Tensor:
+        """Fill the rectangles, in one pass."""
+        self._check_channels(pixels)
+        erased = inside(draws["windows"], *pixels.shape[1:3])[..., None]
+        return draws["fill"].to(pixels.dtype).where(erased, pixels)
+
+    def _check_channels(self, pixels: Any) -> None:
+        if len(self._value) not in (1, pixels.shape[3]):
             raise ValueError(
-                f"augment.device.{self._step}.value is {self._value}, and images have {channels} "
-                f"channels; give one number, or one for each"
+                f"augment.device.{self._step}.value is {self._value}, and images have "
+                f"{pixels.shape[3]} channels; give one number, or one for each"
             )
-        windows = drawn_windows(draws, height, width, scale=self._scale, ratio=self._ratio)
-        chosen = windows.found & torch.as_tensor(draws[DRAWS] < self.p)
-        fill = torch.tensor(self._value).to(image.dtype)
-        if row_by_row(image):
-            result = image.clone()
-            planes = result if image.is_floating_point() else result.permute(0, 3, 1, 2)
-            edges = windows.edges()
-            for row in chosen.nonzero()[:, 0].tolist():
-                top, left, rows, columns = edges[row]
-                planes[row, :, top : top + rows, left : left + columns] = fill[:, None, None]
-            return result
-        inside = windows.inside(height, width) & chosen[:, None, None]
-        erased = fill.to(image.device)[:, None, None].where(inside[:, None], planes)
-        return erased if image.is_floating_point() else erased.permute(0, 2, 3, 1)

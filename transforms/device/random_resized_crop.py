@@ -5,33 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock.core.registry import register
-from penstock.core.rng import batch_key
-from penstock.core.sample import Batch
-from penstock.transforms.device.rows.draws import uniforms
-from penstock.transforms.device.rows.windows import (
-    DRAWS,
-    Windows,
+from penstock.transforms.device.draws import (
+    WINDOW_DRAWS,
     checked_range,
+    checked_size,
     drawn_windows,
-    moved_boxes,
-    moved_keypoints,
-    resized_image,
-    resized_mask,
+    uniforms,
 )
+from penstock.transforms.device.random_flip import gathered
+from penstock.transforms.device.steps import Draws, PixelStep, Rows, rows_at_once
+from penstock.transforms.device.windows import moved_boxes, moved_keypoints
 
 if TYPE_CHECKING:
     import torch
 
 
 @register("batch_transform", "random_resized_crop")
-class RandomResizedCrop:
+class RandomResizedCrop(PixelStep):
     """Crop each image to a random window and resize it to `size`, in training.
 
     In evaluation the window is the largest of `size`'s shape, at the centre. Masks, boxes and
-    keypoints follow their image. Interpolation is linear without antialiasing: if images are more
-    than twice as large as the result, shrink them in ``augment.train`` first. Windows depend only
-    on seed, epoch, position and step name.
+    keypoints follow their image. Boxes are cut at the window's edges and dropped if empty;
+    keypoints outside get visibility 0. Interpolation is linear without antialiasing: if images are
+    more than twice as large as the result, shrink them in ``augment.train`` first. Windows depend
+    only on seed, epoch, position and step name.
 
     Source: Szegedy et al., "Going deeper with convolutions", CVPR 2015, section 6. If none of 10
     tries fits, the window is the largest with an allowed ratio at the centre, as in torchvision.
@@ -45,6 +46,9 @@ class RandomResizedCrop:
         step: The name of this step.
     """
 
+    fields = ("image", "mask")
+    stacks = True
+
     def __init__(
         self,
         *,
@@ -55,112 +59,108 @@ class RandomResizedCrop:
         split: Literal["train", "val"],
         step: str,
     ) -> None:
-        sides = [size, size] if isinstance(size, int) else list(size)
+        self._size = checked_size(size, step)
         prefix = f"augment.device.{step}"
-        if len(sides) != 2 or min(sides) < 1:
-            raise ValueError(
-                f"{prefix}.size is {size}, expected one side or [height, width], in pixels from "
-                f"1 on"
-            )
-        self._size = (sides[0], sides[1])
         self._scale = checked_range(scale, f"{prefix}.scale", least=1e-6, most=1)
         self._ratio = checked_range(ratio, f"{prefix}.ratio", least=0.01, most=100)
-        self._active = split == "train"
-        self._step = step
-        self._key = batch_key(seed, step)
+        super().__init__(seed=seed, split=split, step=step)
 
-    def __call__(self, batch: Batch) -> Batch:
-        """Crop and resize every row.
-
-        Args:
-            batch: With ``image`` uint8 [B, H, W, C] or float [B, C, H, W], or a list of images
-                of any sizes; perhaps ``mask`` [B, H, W], ``boxes``, a list of B [N, 4] with
-                their other ``box_*`` fields, and ``keypoints`` [B, K, 3], or lists of these;
-                ``epoch`` and ``position`` int64 [B].
-
-        Returns:
-            The batch with images and masks of `size`, stacked. Boxes are cut at the window's edges,
-            and empty boxes dropped; keypoints outside get visibility 0.
+    def draw(self, rows: Rows) -> Draws:
+        """Draw top, left, height and width of each window, int64 [B, 4].
 
         Raises:
             ValueError: Boxes are padded to one tensor, or have masks.
         """
-        image = batch["image"]
-        if "box_masks" in batch:
+        fields = rows.fields
+        if "box_masks" in fields:
             raise ValueError(
-                f"augment.device.{self._step}: boxes have masks, which it does not move; crop per "
-                f"sample in augment.train"
+                f"augment.device.{self._step}: boxes have masks, which the step does not move; "
+                f"crop per sample in augment.train"
             )
-        if not isinstance(batch.get("boxes", []), list):
+        if not isinstance(fields.get("boxes", []), list):
             raise ValueError(
                 f"augment.device.{self._step}: boxes are padded, and some have to be dropped; "
                 f"choose collate=list, or crop per sample in augment.train"
             )
-        if not self._active and not isinstance(image, list) and _sides(image) == self._size:
-            return batch
-        draws = uniforms(batch, self._key, DRAWS) if self._active else None
-        if not isinstance(image, list):
-            return self._cropped(batch, self._windows(image, draws))
-        import torch
+        if not self._active and rows.stacked and rows.size == self._size:
+            return {}
+        windows = self._windows(rows)
+        rows.size = self._size
+        if "boxes" in fields:
+            fields.update(moved_boxes(fields, windows, self._size))
+        if "keypoints" in fields:
+            fields["keypoints"] = moved_keypoints(fields["keypoints"], windows, self._size)
+        return {"windows": windows}
 
-        rows = []
-        for row, one in enumerate(image):
-            single = {name: value[row : row + 1] for name, value in _moving(batch).items()}
-            single["image"] = one[None]
-            if isinstance(single.get("mask"), list):
-                single["mask"] = single["mask"][0][None]
-            here = None if draws is None else draws[:, [row]]
-            rows.append(self._cropped(single, self._windows(single["image"], here)))
-        joined = {
-            name: torch.cat([row[name] for row in rows])
-            if not isinstance(value, list)
-            else [item for row in rows for item in row[name]]
-            for name, value in rows[0].items()
-        }
-        return {**batch, **joined}
-
-    def _windows(self, image: torch.Tensor, draws: Any) -> Windows:
-        import torch
-
-        height, width = _sides(image)
+    def _windows(self, rows: Rows) -> NDArray[np.int64]:
+        height, width = rows.size
         shape = self._size[1] / self._size[0]
-        low, high = self._ratio if draws is not None else (shape, shape)
-        whole = (min(height, max(1, round(width / low))), min(width, max(1, round(height * high))))
-        edges = ((height - whole[0]) // 2, (width - whole[1]) // 2, *whole)
-        if draws is None:
-            top, left, rows, columns = torch.tensor([edges] * len(image), device=image.device).T
-            return Windows(top, left, rows, columns, torch.ones_like(top).bool())
-        drawn = drawn_windows(draws, height, width, scale=self._scale, ratio=self._ratio)
-        return Windows(
-            drawn.top.where(drawn.found, edges[0]),
-            drawn.left.where(drawn.found, edges[1]),
-            drawn.height.where(drawn.found, edges[2]),
-            drawn.width.where(drawn.found, edges[3]),
-            torch.ones_like(drawn.found),
-        )
+        low, high = self._ratio if self._active else (shape, shape)
+        whole = min(height, max(1, round(width / low))), min(width, max(1, round(height * high)))
+        centre = np.array([(height - whole[0]) // 2, (width - whole[1]) // 2, *whole])
+        if not self._active:
+            return np.tile(centre, (rows.count, 1))
+        draws = uniforms(rows.fields, self._key, WINDOW_DRAWS)
+        windows, found = drawn_windows(draws, rows.size, scale=self._scale, ratio=self._ratio)
+        return np.where(found[:, None], windows, centre)
 
-    def _cropped(self, batch: Batch, windows: Windows) -> Batch:
-        """Crop the fields of rows whose images have one size."""
-        result = {**batch, "image": resized_image(batch["image"], windows, self._size)}
-        if "mask" in batch:
-            result["mask"] = resized_mask(batch["mask"], windows, self._size)
-        if "boxes" in batch:
-            result |= moved_boxes(batch, windows, self._size)
-        if "keypoints" in batch:
-            result["keypoints"] = moved_keypoints(batch["keypoints"], windows, self._size)
+    def arrays(self, pixels: NDArray[Any], draws: Draws) -> NDArray[Any]:
+        """Resize by OpenCV, which may round bytes differently by 1; masks by nearest pixels."""
+        import cv2
+
+        result = np.empty((len(pixels), *self._size, *pixels.shape[3:]), pixels.dtype)
+        for row, (top, left, height, width) in enumerate(draws["windows"].tolist()):
+            window = pixels[row, top : top + height, left : left + width]
+            if pixels.ndim == 3:
+                y, x = _nearest(height, self._size[0]), _nearest(width, self._size[1])
+                result[row] = window[y[:, None], x]
+            else:
+                slot = cv2.resize(window, self._size[::-1], interpolation=cv2.INTER_LINEAR)
+                result[row] = slot.reshape(result.shape[1:])
+        return result
+
+    def tensors(self, pixels: torch.Tensor, draws: Draws) -> torch.Tensor:
+        """Interpolate a few rows at a time, so that few are floats at once."""
+        import torch
+        from torch.nn import functional
+
+        windows, sides = draws["windows"], pixels.shape[1:3]
+        starts, lengths = windows[:, :2, None], windows[:, 2:, None]
+        if pixels.ndim == 3:
+            for axis, size in enumerate(self._size):
+                middles = 2 * torch.arange(size, device=pixels.device) + 1
+                places = starts[:, axis] + middles * lengths[:, axis] // (2 * size)
+                pixels = gathered(pixels, axis + 1, places)
+            return pixels
+        y, x = (
+            _centres(starts[:, axis], lengths[:, axis], self._size[axis], sides[axis])
+            for axis in (0, 1)
+        )
+        result = pixels.new_empty((len(pixels), *self._size, pixels.shape[3]))
+        at_once = rows_at_once(pixels)
+        for start in range(0, len(pixels), at_once):
+            rows = slice(start, start + at_once)
+            planes = pixels[rows].permute(0, 3, 1, 2)
+            floats = planes if planes.is_floating_point() else planes.float()
+            shape = (len(planes), *self._size)
+            grid = torch.stack([x[rows, None].expand(shape), y[rows, :, None].expand(shape)], 3)
+            resized = functional.grid_sample(floats, grid.to(floats.dtype), align_corners=False)
+            if floats is not planes:
+                resized = resized.round_().clamp_(0, 255)
+            result[rows] = resized.permute(0, 2, 3, 1)
         return result
 
 
-def _sides(image: torch.Tensor) -> tuple[int, int]:
-    """Return height and width of uint8 [B, H, W, C] or float [B, C, H, W]."""
-    height, width = image.shape[2:4] if image.is_floating_point() else image.shape[1:3]
-    return height, width
+def _nearest(length: int, size: int) -> NDArray[np.int64]:
+    """Return the place in a window of each pixel of the result, int64 [size]."""
+    return (2 * np.arange(size) + 1) * length // (2 * size)
 
 
-def _moving(batch: Batch) -> Batch:
-    """Return the fields that a crop changes, apart from ``image``."""
-    return {
-        name: value
-        for name, value in batch.items()
-        if name in ("mask", "boxes", "keypoints") or name.startswith("box_")
-    }
+def _centres(start: torch.Tensor, length: torch.Tensor, size: int, whole: int) -> torch.Tensor:
+    """Return places of the result's pixels, from -1 to 1 over the image, float [n, size]."""
+    import torch
+
+    places = torch.arange(size, device=start.device) + 0.5
+    within = places * (length / size) - 0.5
+    within = within.clamp(min=0).minimum(length - 1.0)
+    return (start + within + 0.5) * (2 / whole) - 1

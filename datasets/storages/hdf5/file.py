@@ -30,20 +30,18 @@ class File:
 
     Args:
         chunks: Cache of decoded chunks.
-        max_bytes: Maximum bytes of a record.
 
     Raises:
         RecordError, MissingFile: The file cannot be opened; the message is the cause.
         OSError: A disk error persisted.
     """
 
-    def __init__(self, path: str, root: str, chunks: GroupCache, max_bytes: int) -> None:
+    def __init__(self, path: str, root: str, chunks: GroupCache) -> None:
         need_h5py()
         import h5py
 
         self.path = path
         self.chunks = chunks
-        self.max_bytes = max_bytes
         self.shared = RangeFile(path, root=root)
         self.h5: Any = self.asked(lambda: h5py.File(path, "r"))
         address = f"<u{self.h5.id.get_create_plist().get_sizes()[0]}"

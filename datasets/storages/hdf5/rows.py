@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.record_codec import unpack_fields
-from penstock.core.sample import RecordError, inflated_too_large
+from penstock.core.sample import RecordError
 from penstock.datasets.storages.hdf5.file import DAMAGE, File
 from penstock.datasets.storages.hdf5.heap import read_rows
 
@@ -70,7 +70,6 @@ class RowReader:
         self.count: int = self.shape[0] if self.shape else 0
         self._stored = file.reference if self.varies else np.dtype(self.dtype.str)
         self._offset = self._find_offset(np.dtype((self._stored, axes)))
-        self._chunk_bytes = math.prod(dataset.chunks or (0,)) * self._stored.itemsize
 
     @property
     def row_bytes(self) -> int:
@@ -233,11 +232,6 @@ class RowReader:
 
     def _decoded(self, first: int, last: int) -> tuple[NDArray[Any], int]:
         """Decode a chunk; return it with its size."""
-        most = self._file.max_bytes
-        if self._chunk_bytes > most:
-            stored_bytes = self._file.asked(self.dataset.id.get_storage_size)
-            if fault := inflated_too_large(self._chunk_bytes, stored_bytes, most):
-                raise RecordError(fault)
         read = partial(self._references, first) if self.varies else lambda: self.dataset[first:last]
         block = self._file.asked(read)
         block.flags.writeable = False

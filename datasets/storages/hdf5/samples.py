@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from penstock.core.sample import RecordError
 from penstock.datasets.records.labels import images_fault
 from penstock.datasets.records.split_names import is_split_word
-from penstock.datasets.records.table import Table
+from penstock.datasets.records.table import Table, numbered
 from penstock.datasets.storages.hdf5.file import File, follow
 from penstock.datasets.storages.hdf5.rows import RowReader
 
@@ -116,7 +116,7 @@ class Samples:
             else:
                 columns["label"] = labels.astype(np.int64)
                 classes, declared = tuple(names) if names else None, bool(names)
-        keys: Any = range(self.count) if self.keys is None else self._raw_keys()
+        keys: Any = numbered(self.count) if self.keys is None else self._raw_keys()
         about = {"keyed": self.keys is not None, "declares_classes": declared}
         return Table(keys, columns, classes, {"needed": self.needed, "kinds": kinds, **about})
 

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.core.user_errors import is_trouble
 from penstock.datasets.files.access import RangeFile
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.file_storage import FileStorage, Form
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.labels import read_class_names
 from penstock.datasets.records.split_names import SPLIT_OF
-from penstock.datasets.records.table import Table
+from penstock.datasets.records.table import Table, by_part
 from penstock.datasets.storages.hdf5.file import (
     DAMAGE,
     File,
@@ -49,7 +47,7 @@ class Hdf5(Form):
     def scan(self, file: RangeFile, file_bytes: int, name: str, max_bytes: int) -> Table:
         """Read keys, labels and sizes of a file."""
         try:
-            opened = File(file.path, file.root, GroupCache(0), max_bytes)
+            opened = File(file.path, file.root, GroupCache(0))
             with opened.h5:
                 return opened.asked(lambda: Samples(opened, self.group, self.fields)).table()
         except OSError as error:
@@ -121,17 +119,15 @@ class Hdf5Storage(FileStorage):
         found = {SPLIT_OF[part]: os.path.join(path, part) for part in parts}
         return found if "train" in found and len(found) > 1 else None
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Return the access by columns."""
-        return StorageCapabilities(columns=self)
+    def shards(self) -> None:  # type: ignore[override]
+        """Return None: a chunk is decoded alone."""
 
     def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         """Return the bytes of each record, int64 [n]."""
         return self.index.values("size_bytes", indices)
 
     @property
-    def fields(self) -> tuple[str, ...]:
+    def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the fields of every record; empty unless all are arrays of fixed shape."""
         return tuple(self.index.metadata["fields"])
 
@@ -144,7 +140,7 @@ class Hdf5Storage(FileStorage):
         """
         indices = np.asarray(indices, np.int64)
         found: list[dict[str, Any] | str] = [{} for _ in range(len(indices))]
-        for number, places, rows in self._by_file(self.index.rows(indices)):
+        for number, places, rows in by_part(self._ends, self.index.rows(indices)):
             for name, values in self._values(number, rows):
                 for place, value in zip(places.tolist(), values, strict=True):
                     fields = found[place]
@@ -163,7 +159,7 @@ class Hdf5Storage(FileStorage):
         *,
         allocate: Callable[[int], Any] | None = None,
     ) -> dict[str, NDArray[Any]] | None:
-        """Read records as columns; None if one is bad. See `core.contracts.ColumnStorage`.
+        """Read records as columns; None if one is bad. See `core.contracts.Storage`.
 
         Raises:
             IndexError: An index is outside 0 .. len - 1.
@@ -181,7 +177,7 @@ class Hdf5Storage(FileStorage):
                 if allocate is not None and name == largest:
                     memory = memoryview(allocate(len(rows) * reader.row_bytes))
                 taken[name] = np.ndarray((len(rows), *reader.shape[1:]), reader.native, memory)
-            for number, places, inside in self._by_file(rows):
+            for number, places, inside in by_part(self._ends, rows):
                 for name, out in taken.items():
                     self._samples(number).fields[name].gather(places, inside, out)
         except DAMAGE:
@@ -190,28 +186,28 @@ class Hdf5Storage(FileStorage):
             taken["label"] = self.index.values("label", indices)
         return taken
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Join the tables of all files."""
         tables, names = self._tables(), self._files.names
-        first = tables[0].meta
+        first = tables[0].metadata
         for name, table in zip(names, tables, strict=True):
-            if table.meta["needed"] != first["needed"]:
+            if table.metadata["needed"] != first["needed"]:
                 raise ValueError(
-                    f"{self}: {name}: has {', '.join(table.meta['needed'])}, and {names[0]} "
+                    f"{self}: {name}: has {', '.join(table.metadata['needed'])}, and {names[0]} "
                     f"has {', '.join(first['needed'])}; write the same data sets into all files, "
                     f"or name those to read in dataset.storage.fields"
                 )
         if not sum(map(len, tables)):
             raise ValueError(f"{self}: the data sets are empty, expected a row for each sample")
-        kinds = [table.meta["kinds"] for table in tables]
+        kinds = [table.metadata["kinds"] for table in tables]
         if not all("image" in kind and kind["image"] for kind in kinds):
-            tables = [replace(table, columns=_without_sides(table)) for table in tables]
-        content = self._in_order(tables, "{}", str(self))
+            tables = [table.replaced(columns=_without_sides(table)) for table in tables]
         is_even = kinds.count(kinds[0]) == len(kinds) and None not in kinds[0].values()
-        fields = [*kinds[0], *content["columns"].keys() & {"label"}]
-        content["content"] = repr(kinds[0])
-        content["metadata"] = {**content["metadata"], "fields": fields if is_even else []}
-        return content
+        label = ["label"] if any("label" in table.columns for table in tables) else []
+        fields = [*kinds[0], *label] if is_even else []
+        return self._in_order(
+            tables, "{}", str(self), content=repr(kinds[0]), metadata={"fields": fields}
+        )
 
     def _scanned(self, name: str, size_bytes: int) -> Table:
         try:
@@ -237,7 +233,7 @@ class Hdf5Storage(FileStorage):
 
     def _open(self, number: int, chunks: GroupCache) -> Samples:
         path = self._files.paths[number]
-        file = File(path, self._files.root, chunks, self.max_record_bytes)
+        file = File(path, self._files.root, chunks)
         try:
             return file.asked(lambda: Samples(file, self.form.group, self.form.fields))
         except BaseException:
@@ -253,18 +249,9 @@ class Hdf5Storage(FileStorage):
         except DAMAGE as error:
             yield self._files.names[number], [RecordError(str(error))] * len(rows)
 
-    def _by_file(
-        self, rows: NDArray[np.int64]
-    ) -> list[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Split rows by file: its number, their places in `rows`, and their rows in the file."""
-        numbers = np.searchsorted(self._ends, rows, side="right")
-        starts = np.concatenate([[0], self._ends])
-        places = [(int(number), np.flatnonzero(numbers == number)) for number in np.unique(numbers)]
-        return [(number, where, rows[where] - starts[number]) for number, where in places]
-
 
 def _without_sides(table: Table) -> dict[str, NDArray[Any]]:
-    return {n: column for n, column in table.columns.items() if n not in ("height", "width")}
+    return {n: column for n, column in table.arrays.items() if n not in ("height", "width")}
 
 
 def _data_path(path: str) -> tuple[str, str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys
+from penstock.core.contracts import Writer
+from penstock.core.parts import PackPlan, Part, Written
 from penstock.core.record_codec import pack_fields
 from penstock.core.registry import register
 from penstock.core.sample import Record, RecordError
@@ -28,7 +29,7 @@ _NUMBERS = {bool: np.bool_, int: np.int64, float: np.float64}
 
 
 @register("writer", "hdf5")
-class Hdf5Writer:
+class Hdf5Writer(Writer):
     """A folder of files ``part-00000-of-00012.h5``, each complete by itself.
 
     A field is a data set of its name with a row for each record. Numbers, texts, and arrays of
@@ -40,8 +41,6 @@ class Hdf5Writer:
     version = 2
     part_records = 8192
     part_bytes = 1 << 27
-    cannot_hold: frozenset[str] = frozenset()
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
         """Check that HDF5 can hold the samples."""
@@ -77,19 +76,13 @@ class Hdf5Writer:
         whole = io.BytesIO()
         with h5py.File(whole, "w") as file:
             file.attrs[MARK] = np.bytes_("packed")
-            file["keys"] = np.array(raw_keys(plan.index, np.array(rows)), object).astype(text)
+            file["keys"] = np.array(plan.index.raw_keys(np.array(rows)), object).astype(text)
             if plan.class_names is not None:
                 file.create_dataset("class_names", data=list(plan.class_names), dtype=text)
             for field in sorted({field: None for fields in found for field in fields}):
                 _write_field(file, field, [fields.get(field, _MISSING) for fields in found])
         (folder / name).write_bytes(whole.getbuffer())
         return Written(files=(name,))
-
-    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Do nothing: a part is a file of the result."""
-
-    def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
-        """Do nothing: every file is complete."""
 
 
 _MISSING = object()

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.json_text import parse_json
-from penstock.datasets.records.index import IndexContent
 from penstock.datasets.records.labels import column_ids, names_from_pattern
+from penstock.datasets.records.table import Table
 from penstock.datasets.storages.lmdb.pages import Entry, scan_lmdb
 
 # Keys of metadata that well-known writers add.
@@ -70,9 +70,7 @@ class Layout:
     database: str | None
 
 
-def scan_foreign(
-    data: str, layout: Layout, classes: Sequence[str] | None, *, where: str
-) -> IndexContent:
+def scan_foreign(data: str, layout: Layout, classes: Sequence[str] | None, *, where: str) -> Table:
     """Index the records of a file of another writer; `classes` None: the classes found.
 
     Columns: offset and size_bytes of the image, label if any, and for the other keys
@@ -106,7 +104,7 @@ def scan_foreign(
             labels, classes=classes, where=f"{where}: labels by value_format or label_key"
         )
     keys = [entry.key for entry in main]
-    return {"keys": keys, "columns": columns, "class_names": class_names}
+    return Table(keys, columns, class_names)
 
 
 def _records(

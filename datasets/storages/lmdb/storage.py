@@ -10,15 +10,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.json_text import parse_json
 from penstock.core.record_codec import unpack_fields
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.files.access import RangeFile
-from penstock.datasets.records.index import Index, IndexContent
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
 from penstock.datasets.records.labels import column_ids
+from penstock.datasets.records.table import Table
 from penstock.datasets.storages.lmdb.layouts import Layout, ValueFormat, scan_foreign
 from penstock.datasets.storages.lmdb.pages import change_mark, data_file
 from penstock.datasets.storages.lmdb.writer import INDEX_NAME
@@ -100,13 +99,13 @@ class LmdbStorage(IndexedStorage):
             [*file_mark(data), *file_mark(self._beside())] if self.is_packed else change_mark(data)
         )
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """Load the index beside a packed file, or scan a file of another writer."""
         data = data_file(self.path)
         if not self.is_packed:
             return scan_foreign(data, self.layout, self.classes, where=str(self))
         try:
-            index = Index.open(self._beside(), verify=True)
+            index = Table.open(self._beside(), verify=True)
         except ValueError as error:
             raise ValueError(f"{self}: {error}; copy it again, or pack it again") from error
         expected, found = index.metadata.get("data_bytes"), os.path.getsize(data)
@@ -115,14 +114,13 @@ class LmdbStorage(IndexedStorage):
                 f"{self}: cut short: data.mdb has {found:,} bytes and should have {expected:,}; "
                 f"copy it again"
             )
-        columns = {name: index.column(name) for name in index.columns}
+        columns = index.arrays
         names = index.class_names
         if "label" in columns:
             columns["label"], names = column_ids(
                 columns["label"], names=names, classes=self.classes, where=str(self)
             )
-        keys = list(index.iter_raw_keys())
-        return {"keys": keys, "columns": columns, "class_names": names}
+        return Table(index.raw_keys(), columns, names)
 
     def open(self) -> RangeFile:
         """Return the file, which the first read opens."""
@@ -138,7 +136,7 @@ class LmdbStorage(IndexedStorage):
         """
         index, indices = self.index, np.asarray(indices, np.int64)
         names = index.columns
-        columns = [column.tolist() for column in index.values_of(names, indices)]
+        columns = [index.values(name, indices).tolist() for name in names]
         rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
         records = self.records(indices, map(self._fields, indices.tolist(), rows))
         if not self.is_packed:
@@ -158,11 +156,6 @@ class LmdbStorage(IndexedStorage):
                 f"transaction was {then} and is {now}; train on a copy (mdb_copy {self.path} "
                 f"FOLDER), or start again when the writing is over"
             )
-
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Return the memory accounting of records."""
-        return StorageCapabilities(held_bytes=self.held_bytes)
 
     def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the memory of read records, int64 [n]; decoded images stay in the map: 0."""

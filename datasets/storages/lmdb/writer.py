@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.contracts import Writer
 from penstock.core.parts import (
     PackPlan,
     Part,
@@ -26,7 +27,7 @@ from penstock.core.parts import (
 from penstock.core.record_codec import pack_fields
 from penstock.core.registry import register
 from penstock.core.sample import Record
-from penstock.datasets.records.index import write_index
+from penstock.datasets.records.table import Table
 from penstock.datasets.storages.lmdb.pages import scan_lmdb
 
 INDEX_NAME = "index.npz"
@@ -45,7 +46,7 @@ _SHAPE = ("height", "width", "channels")
 
 
 @register("writer", "lmdb")
-class LmdbWriter:
+class LmdbWriter(Writer):
     """A folder with data.mdb and index.npz.
 
     The keys of the values are ``0000000000``, ``0000000001``, ...; a record with only an image
@@ -54,11 +55,8 @@ class LmdbWriter:
     ``raw_channels``; 0 for a file) are in the index, with the columns of the source's index.
     """
 
-    version = 1
     part_records = 4096
     part_bytes = 1 << 25
-    cannot_hold: frozenset[str] = frozenset()
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
         """Check that the writer can store the samples."""
@@ -117,13 +115,9 @@ class LmdbWriter:
         for name in plan.index.columns:
             if name not in gone:
                 columns.setdefault(name, plan.index.column(name)[rows])
-        write_index(
-            folder / INDEX_NAME,
-            keys=written_keys(plan, summaries),
-            columns=columns,
-            class_names=plan.class_names,
-            metadata={"layout": "lmdb", "version": 1, "data_bytes": data.stat().st_size},
-        )
+        metadata = {"layout": "lmdb", "version": 1, "data_bytes": data.stat().st_size}
+        table = Table(written_keys(plan, summaries), columns, plan.class_names, metadata)
+        table.write(folder / INDEX_NAME)
 
 
 def _spooled(path: Path, sizes: NDArray[np.uint32]) -> list[memoryview]:

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.arrays import check_field, field_name, field_place, look_at_header
-from penstock.core.contracts import StorageCapabilities
 from penstock.core.registry import register
 from penstock.datasets.array_shards.shards import Columns, Shard
 from penstock.datasets.array_shards.storage import ArrayForm, ArrayStorage
@@ -43,9 +42,7 @@ class MemmapForm(ArrayForm):
     ) -> None:
         self.shapes, self.dtypes, self.offsets = shapes, dtypes, offsets
 
-    def columns(
-        self, path: str, root: str, where: str, *, checked: bool, max_bytes: int
-    ) -> Columns:
+    def columns(self, path: str, root: str, where: str, *, checked: bool) -> Columns:
         """Map the array of a file."""
         size = retried(lambda: os.stat(path).st_size, path=path, root=root)
         look = self._raw if path in self.shapes else _npy
@@ -206,10 +203,8 @@ class MemmapStorage(ArrayStorage):
         path = self.path if isinstance(self.path, str) else ", ".join(self.path.values())
         return f"memmap {path}"
 
-    @property
-    def capabilities(self) -> StorageCapabilities:
-        """Return the access by columns and the memory accounting."""
-        return StorageCapabilities(columns=self, held_bytes=self.held_bytes)
+    def shards(self) -> None:
+        """Return None: the rows are in one shard."""
 
     def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return 0 for each record, int64 [n]: records are views of the map."""

@@ -48,22 +48,6 @@ _SQLITE_INSTRUCTIONS = 100_000  # between two checks of the deadline
 _EXAMPLE = "postgresql://user@host/database"
 
 
-def find_url(text: str) -> str:
-    """Return a URL unchanged, or the URL in an environment variable for ``env:NAME``.
-
-    Raises:
-        ValueError: The variable is not set.
-    """
-    name = text.removeprefix("env:")
-    if name == text:
-        return text
-    if name not in os.environ:
-        raise ValueError(
-            f"sql: the environment variable {name!r} is not set; type export {name}={_EXAMPLE}"
-        )
-    return os.environ[name]
-
-
 def parse_url(text: str) -> URL:
     """Parse the URL of a server.
 

@@ -18,14 +18,14 @@ from penstock.core.user_errors import ExplainedError
 from penstock.datasets.columnar.images import image_bytes
 from penstock.datasets.files.access import MissingFile
 from penstock.datasets.files.data_files import refuse_escape
-from penstock.datasets.records.index import IndexContent
+from penstock.datasets.files.passwords import from_environment
 from penstock.datasets.records.indexed_storage import IndexedStorage
+from penstock.datasets.records.table import Table
 from penstock.datasets.storages.sql.server import (
     BadStatement,
     Server,
     change_mark,
     file_of,
-    find_url,
     parse_url,
     shown,
 )
@@ -116,7 +116,7 @@ class SqlStorage(IndexedStorage):
         classes: list[str] | None = None,
         timeout_s: Annotated[float, Gt(0)] = TIMEOUT_S,
     ) -> None:
-        self._url = parse_url(find_url(url))
+        self._url = parse_url(from_environment(url, setting="dataset.storage.url"))
         self._file = file_of(self._url)
         self.url = shown(self._url)
         self.table = table
@@ -158,7 +158,7 @@ class SqlStorage(IndexedStorage):
         with self._asking() as server:
             return mark_of(server, self._find(server)[0], self.version_column)
 
-    def scan(self) -> IndexContent:
+    def scan(self) -> Table:
         """List all rows in the order of their keys: keys, labels, and sizes of images."""
         with self._asking() as server:
             rows, roles = self._find(server)
@@ -175,20 +175,16 @@ class SqlStorage(IndexedStorage):
         if roles.label is not None:
             where = f"{self}: column {roles.label!r}"
             columns["label"], class_names = label_ids(listed.labels, self.classes, where=where)
-        return {
-            "keys": listed.keys,
-            "columns": columns,
-            "class_names": class_names,
-            "content": repr(sorted(kinds.items())),
-            "metadata": {
-                "table": rows.table,
-                "key": rows.key,
-                "key_type": listed.key_type,
-                "label": roles.label,
-                "image": roles.image,
-                "fields": kinds,
-            },
+        metadata = {
+            "table": rows.table,
+            "key": rows.key,
+            "key_type": listed.key_type,
+            "label": roles.label,
+            "image": roles.image,
+            "fields": kinds,
         }
+        content = repr(sorted(kinds.items()))
+        return Table(listed.keys, columns, class_names, metadata, content=content)
 
     def learn(self, metadata: dict[str, Any]) -> None:
         """Store the statement's columns and their kinds."""

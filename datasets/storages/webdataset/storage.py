@@ -163,20 +163,22 @@ class Tar(Form):
             places.append(_span(members, layout))
         offset, span_bytes, size_bytes = np.array(places, np.int64).reshape(-1, 3).T.copy()
         columns = {"offset": offset, "span_bytes": span_bytes, "size_bytes": size_bytes}
-        return _labelled(Table(keys, columns), labels)
+        return _labelled(keys, columns, labels)
 
 
-def _labelled(table: Table, labels: Sequence[int | str | None]) -> Table:
-    """Add the labels of the samples, if any has one, as class ids or numbers."""
+def _labelled(
+    keys: Sequence[bytes], columns: dict[str, Any], labels: Sequence[int | str | None]
+) -> Table:
+    """Return the table of samples with their labels, if any has one, as class ids or numbers."""
     if all(label is None for label in labels):
-        return table
+        return Table(keys, columns)
     classes, numbers = None, labels
     if any(isinstance(label, str) for label in labels):
         ids, classes = class_ids([str(one) for one in labels if one is not None], None, where="")
         given = iter(ids.tolist())
         numbers = [label if label is None else next(given) for label in labels]
     column = np.array([NO_LABEL if n is None else n for n in numbers], np.int64)
-    return Table(table.keys, {**table.columns, "label": column}, classes)
+    return Table(keys, {**columns, "label": column}, classes)
 
 
 def _whole_members(window: Window, size_bytes: int) -> Iterator[tuple[bytes, bytes, Member]]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 
-from penstock.core.parts import PackPlan, Part, PartSummary, Written, raw_keys
+from penstock.core.contracts import Writer
+from penstock.core.parts import PackPlan, Part, PartSummary, Written
 from penstock.core.registry import register
 from penstock.core.sample import Record
 from penstock.datasets.files.data_files import image_ending
@@ -22,7 +23,7 @@ _END = bytes(2 * BLOCK_BYTES)
 
 
 @register("writer", "webdataset")
-class WebDatasetWriter:
+class WebDatasetWriter(Writer):
     """A folder of shards, ``shard-000000.tar``, and of the class names in ``classes.txt``.
 
     A record's image keeps its bytes and extension; the class id is ``.cls``, arrays are ``.npy``,
@@ -33,10 +34,6 @@ class WebDatasetWriter:
         shard_records: Maximum records of a shard.
         shard_bytes: Maximum bytes of a shard, as far as the source's index knows them.
     """
-
-    version = 1
-    cannot_hold: frozenset[str] = frozenset()
-    storage_arguments: dict[str, Any] = {}  # noqa: RUF012
 
     def __init__(
         self,
@@ -66,7 +63,7 @@ class WebDatasetWriter:
         stem = b""
         with open(folder / name, "wb", buffering=1 << 20) as file:
             for record in records:
-                [key] = raw_keys(plan.index, np.array([record.index]))
+                [key] = plan.index.raw_keys(np.array([record.index]))
                 stem, owner = pack_key(key, before=stem)
                 for extension, content in _members(record).items():
                     path = b"%s.%s" % (stem, extension.encode())
@@ -76,9 +73,6 @@ class WebDatasetWriter:
                     file.write(bytes(stored_bytes(size) - size))
             file.write(_END)
         return Written(files=(name,))
-
-    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Do nothing: a part is a shard."""
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
         """Write the class names."""

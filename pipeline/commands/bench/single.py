@@ -13,7 +13,7 @@ from penstock.core.processes import usable_cores
 from penstock.core.ray_cluster import room_for
 from penstock.core.registry import components
 from penstock.datasets.map_dataset import MapDataset
-from penstock.pipeline.build import build, build_settings, build_transform
+from penstock.pipeline.build import build_settings, build_transform
 from penstock.pipeline.commands.bench.advice import Bench, Facts, advise, candidates
 from penstock.pipeline.commands.bench.decoding import (
     Decoding,
@@ -36,6 +36,7 @@ from penstock.pipeline.commands.bench.report import (
     write,
 )
 from penstock.pipeline.commands.bench.subject import Round, Subject, alternate, write_trace
+from penstock.pipeline.instantiate import build
 from penstock.pipeline.loader.stats import sources_text
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from penstock.core.sample import PendingImage
 from penstock.core.user_errors import is_explained
 from penstock.datasets.records.subset import Subset
 from penstock.datasets.writing import Recode, write_storage
-from penstock.pipeline.build import build, build_settings, open_storage, storage_opener
+from penstock.pipeline.build import build_settings, open_storage, storage_opener
 from penstock.pipeline.commands.bench.decoding import some_records
 from penstock.pipeline.commands.bench.report import (
     clear,
@@ -47,6 +47,7 @@ from penstock.pipeline.commands.bench.storage_process import (
 )
 from penstock.pipeline.commands.pack import refuse_nesting
 from penstock.pipeline.config.errors import ConfigError, Problem, nearest
+from penstock.pipeline.instantiate import build
 from penstock.pipeline.packing.report import folder_bytes
 from penstock.pipeline.packing.run import terminated_as_interrupt
 

@@ -1,4 +1,4 @@
-"""Executors compute batches: one per file, named as in ``loader.engine``."""
+"""Executors compute batches; a file has the name of its ``loader.engine``."""
 
 from __future__ import annotations
 
@@ -11,12 +11,8 @@ from penstock.pipeline.loader.contract import Executor
 
 
 def executor_named(name: str) -> type[Executor]:
-    """Return the class of an executor.
-
-    Raises:
-        ValueError: No executor has this name.
-    """
-    if find(f"engine/{name}") is None:  # without a config, which finds every leaf
+    """Return the class of an executor; raise ValueError for an unknown name."""
+    if find(f"engine/{name}") is None:  # composing a config imports every executor
         for module in pkgutil.iter_modules(__path__):
             importlib.import_module(f"{__name__}.{module.name}")
     component = find(f"engine/{name}")

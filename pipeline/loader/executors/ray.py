@@ -1,4 +1,4 @@
-"""Batches computed by actors of a Ray cluster, on this machine or on others."""
+"""Compute batches in the actors of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -48,20 +48,15 @@ if TYPE_CHECKING:
 
 @register("engine", "ray")
 class RayExecutor(SupervisedExecutor):
-    """``num_workers`` actors of a Ray cluster.
+    """Compute batches in ``num_workers`` actors of a Ray cluster.
 
-    The cluster is the one of ``RAY_ADDRESS``, else one that is started here and ends with this
-    process. Each actor opens the data where it is. Batches come through the object store: on the
-    machine where they were computed without a copy. Actors that die, with their machine or
-    without, are replaced wherever there is room, and their batches are computed again; an actor
-    that finds no room yet takes part when it does.
-
-    Raises:
-        ValueError: Ray is not installed, or the data set cannot be sent to actors.
-        ExplainedError: The cluster of ``RAY_ADDRESS`` does not answer.
+    Connect to the cluster of ``RAY_ADDRESS``, or start one that ends with this process. Each actor
+    opens the data on its own machine. Batches travel through the object store, without a copy on
+    the machine of the consumer. Lost actors are replaced wherever there is room, and their batches
+    are computed again. An actor without room joins when there is some.
     """
 
-    lives = 2  # machines come and go: the first death says nothing about a batch
+    lives = 2  # a machine may leave: one death does not blame the batch
 
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
         ray = connected("loader=ray")
@@ -74,18 +69,18 @@ class RayExecutor(SupervisedExecutor):
 
     @classmethod
     def check(cls, compute: BatchComputer, settings: LoaderSettings) -> None:
-        """Connect to the cluster, or start one here."""
+        """Connect to the cluster, or start one."""
         connected("loader=ray")
 
     @classmethod
     def describe(cls, settings: LoaderSettings) -> str:
-        """Say who computes."""
+        """Describe the workers, for the log."""
         return f"{settings.workers} actor{'s' * (settings.workers != 1)} of Ray"
 
     def _start(self, number: int) -> Worker:
-        """Ask for an actor, which by default needs a core to be placed, and none to be there.
+        """Request an actor; by default it needs a core when placed, and none while it runs.
 
-        The loader of evaluation has actors of its own, on the same cores.
+        So the loader of evaluation can place actors on the same cores.
         """
         takes = dict(self._settings.resources or {})
         cores = {"num_cpus": takes.pop("CPU")} if "CPU" in takes else {}
@@ -99,20 +94,14 @@ class RayExecutor(SupervisedExecutor):
         )
 
     def _lease(self, job: Job, answer: Packed) -> Any:
-        return None  # the arrays are in the answer
+        return None  # the answer has its own arrays
 
 
 class _ActorWorker(Worker):
     """One actor.
 
-    Args:
-        recipe: Reference to the pickled recipe in the object store, and the files that it maps.
-        takes: Options of the actor.
-        computing: The actors of the same loader that are ready: while there are any, one that
-            waits for room is not late.
-        number: Its number among the actors.
-        num_workers: Their number.
-        timeout_s: Seconds after which a job counts as hanging.
+    `computing` has the ready actors of this loader. While there are any, an actor may wait for room
+    without a deadline.
     """
 
     def __init__(
@@ -141,12 +130,12 @@ class _ActorWorker(Worker):
 
     @property
     def pid(self) -> int | None:
-        """Its process id, where it runs."""
+        """Process id on the actor's machine, once it is ready."""
         return self._where[1] if self._where else None
 
     @property
     def deadline(self) -> float:
-        """When it will count as hanging, in time.monotonic."""
+        """Time of time.monotonic at which the actor counts as hanging."""
         if not self.is_ready and self._computing:
             return float("inf")
         return super().deadline
@@ -160,16 +149,15 @@ class _ActorWorker(Worker):
         self._asked[-1].add_done_callback(self._arrive)
 
     def _arrive(self, _: Future[Any]) -> None:
-        """Wake the supervising thread; called by a thread of Ray's."""
-        with suppress(OSError):  # ended meanwhile
+        """Wake the supervising thread; Ray calls this in its own thread."""
+        with suppress(OSError):  # the worker has ended
             self._waker.send_bytes(b"")
 
     def receive(self) -> Packed | Failure | None:
-        """Receive the answer to its first job; None if it is ready.
+        """Return the answer to the oldest order; None when the actor becomes ready.
 
-        Raises:
-            EOFError: It is dead.
-            WorkerError: It cannot open the data, or begin at all, and it is alone.
+        Raise EOFError if the actor is dead, and WorkerError if no actor is ready and this one
+        cannot start.
         """
         import ray
 
@@ -181,7 +169,7 @@ class _ActorWorker(Worker):
         except ray.exceptions.RayError as error:
             why = None if self.is_ready else why_not_begun(error)
             self._cause = why or in_one_line(error)
-            if why and not self._computing:  # elsewhere it may
+            if why and not self._computing:  # other machines may succeed
                 raise WorkerError(self.ending()) from None
             raise EOFError from None
         if not self.is_ready:
@@ -192,7 +180,7 @@ class _ActorWorker(Worker):
         return replace(answer, places=[_writable(each) for each in answer.places])
 
     def end(self) -> None:
-        """Kill it, if it still runs."""
+        """Kill the actor."""
         import ray
 
         self._computing.discard(self)
@@ -202,7 +190,7 @@ class _ActorWorker(Worker):
         self._waker.close()
 
     def ending(self) -> str:
-        """Say in one line how it ended."""
+        """Describe in one line how the actor ended."""
         if self._where is None:
             if not self.hangs:
                 return f"loader: actor {self._number} could not start: {self._cause}"
@@ -235,11 +223,7 @@ class _Actor:
         number: int,
         num_workers: int,
     ) -> tuple[str, int]:
-        """Open the data; return the host and the process id.
-
-        Raises:
-            WorkerError: It does not open here.
-        """
+        """Open the data; return the host and the process id, or raise WorkerError."""
         host, here = socket.gethostname(), version("penstock")
         wanted, surroundings = origin
         if here != wanted:
@@ -259,17 +243,17 @@ class _Actor:
         return host, os.getpid()
 
     def carry_out(self, order: Order) -> Packed:
-        """Compute an order; arrays of the answer go to the object store as they are."""
+        """Compute an order; Ray stores the arrays of the answer without pickling them."""
         return carry_out(self._compute, order, Layout(None, None))
 
 
 def _writable(stored: Any) -> Any:
-    """The memory of an array in the object store, which no other process has, to be written to."""
+    """Return a writable view of an array in the object store, which no other process reads."""
     return np.asarray(_Writable(stored)) if isinstance(stored, np.ndarray) else stored
 
 
 class _Writable:
-    """An array's memory without its flag that forbids to write."""
+    """Expose an array's memory without its read-only flag."""
 
     def __init__(self, array: NDArray[np.uint8]) -> None:
         self._array = array

@@ -1,4 +1,4 @@
-"""Batches computed by the worker processes of torch's DataLoader, by its public interface."""
+"""Compute batches in the workers of torch's DataLoader, through its public interface."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _imported_in = os.getpid()
 
 @register("engine", "torch")
 class TorchExecutor(Executor):
-    """torch's DataLoader, whose items are whole batches; a worker that dies ends the run."""
+    """Compute batches in torch's DataLoader, one batch per item; a dead worker ends the run."""
 
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:
         import torch
@@ -54,7 +54,7 @@ class TorchExecutor(Executor):
 
         warn_about_cores(settings)
         _raise_file_limit()
-        # One more than DataLoader takes ahead, so that it never finds the feed empty.
+        # One more than DataLoader prefetches, so that the feed is never empty.
         self.depth = settings.workers * settings.prefetch_factor + 1
         self._timeout_s = settings.timeout_s
         self._feed = _Feed()
@@ -64,7 +64,7 @@ class TorchExecutor(Executor):
         self._timed_out = False
         self._owner = os.getpid()
         atexit.register(self.close)
-        # A fork cannot use the fork server of its parent.
+        # A forked process cannot use the fork server of its parent.
         method = "forkserver" if os.getpid() == _imported_in else "spawn"
         context = multiprocessing.get_context(settings.multiprocessing_context or method)
         if context.get_start_method() == "forkserver":
@@ -86,7 +86,7 @@ class TorchExecutor(Executor):
 
     @classmethod
     def describe(cls, settings: LoaderSettings) -> str:
-        """Say who computes."""
+        """Describe the workers, for the log."""
         return f"{settings.workers} workers of torch's DataLoader"
 
     def page_lock(self, lock: PageLock) -> None:
@@ -94,23 +94,18 @@ class TorchExecutor(Executor):
         self._loader.pin_memory = True
 
     def submit(self, tasks: Sequence[BatchTask], *, probes: bool = False) -> Future:
-        """Put a task behind those that DataLoader has not taken yet."""
+        """Queue a task for the DataLoader."""
         future = _TorchFuture(self)
         self._feed.tasks.append(tasks[0])
         self._futures.append(future)
         return future
 
     def receive(self) -> None:
-        """Take the next item of DataLoader, for the oldest future.
-
-        Raises:
-            WorkerError: A worker process died.
-            LoaderTimeoutError: No batch came within `timeout_s`.
-        """
+        """Pass the next item of the DataLoader to the oldest future, or raise."""
         loader = self._loader
         if loader is None:
             raise LoaderClosedError
-        # With a deadline of its own, DataLoader would not look at its workers before.
+        # A DataLoader with a timeout checks its workers only after the timeout.
         timer = threading.Timer(self._timeout_s, self._give_up)
         timer.daemon = True
         timer.start()
@@ -133,7 +128,7 @@ class TorchExecutor(Executor):
         self._futures.popleft().set([sent])
 
     def _give_up(self) -> None:
-        """Kill workers that hang, which DataLoader then notices."""
+        """Kill hanging workers; the DataLoader then raises."""
         self._timed_out = True
         for worker in self._workers:
             worker.kill()
@@ -152,17 +147,13 @@ class TorchExecutor(Executor):
         return error
 
     def drop(self) -> None:
-        """Forget the tasks; the workers drop what they compute when the next run begins."""
+        """Forget the tasks; workers drop their batches when the next run begins."""
         self._feed.tasks.clear()
         self._futures.clear()
         self._iterator = None
 
     def close(self) -> None:
-        """End the workers.
-
-        Workers that another thread waits for, or that hang, are killed: they ignore the SIGTERM
-        by which multiprocessing ends the rest when the program exits.
-        """
+        """Kill the workers: waiting or hanging workers ignore multiprocessing's SIGTERM at exit."""
         if os.getpid() != self._owner:
             return
         atexit.unregister(self.close)
@@ -187,7 +178,7 @@ class _TorchFuture(Future):
 
 
 class _Feed:
-    """The sampler that a DataLoader asks for items: the tasks of the run at hand."""
+    """The DataLoader's sampler: the tasks of the current run."""
 
     def __init__(self) -> None:
         self.tasks: deque[BatchTask] = deque()
@@ -202,11 +193,7 @@ class _Feed:
 
 
 class _Batches:
-    """A dataset to a DataLoader: a task is an index, a delivery its item.
-
-    Args:
-        recipe: Pickled payload of the computer.
-    """
+    """A dataset whose index is a task and whose item is a delivery."""
 
     def __init__(self, recipe: bytes) -> None:
         self._recipe = recipe
@@ -217,7 +204,7 @@ class _Batches:
             if self._compute is None:
                 self._compute = pickle.loads(self._recipe).value
             use_one_thread()
-            # Tensors travel in shared memory, arrays would be copied into a pipe.
+            # Tensors travel in shared memory; arrays would be copied into a pipe.
             return self._compute(task).with_tensors
         except Exception as error:
             return Failure.of(error)
@@ -231,7 +218,7 @@ def _as_it_is(item: Any) -> Any:
 
 
 def _start_worker(placement: Placement, worker_id: int) -> None:
-    """Set a new worker process up."""
+    """Set up a worker process."""
     placement.enter_process()
     leave_signals_to_parent()
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
@@ -239,7 +226,7 @@ def _start_worker(placement: Placement, worker_id: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when the main process has ended, however early that was."""
+    """End this worker when the main process ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
@@ -248,14 +235,14 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _advice_left_out() -> Iterator[None]:
-    """Leave out torch's warning about the number of workers; ours is logged once."""
+    """Suppress torch's warning about the number of workers; `warn_about_cores` logs ours."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="This DataLoader will create")
         yield
 
 
 def _raise_file_limit() -> None:
-    """Raise the limit of open files: each tensor that arrives keeps one open while it lives."""
+    """Raise the limit of open files; each tensor from a worker keeps a file open."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

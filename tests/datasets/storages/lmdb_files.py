@@ -5,11 +5,12 @@ import os
 import lmdb
 import numpy as np
 
+from penstock.core.contracts import Storage
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 
 
-class Listed:
+class Listed(Storage):
     """A storage of given fields."""
 
     def __init__(self, records, class_names=("a", "b", "c"), **columns):
@@ -17,7 +18,7 @@ class Listed:
         labels = [f["label"] for f in records.values() if f and "label" in f]
         if labels:
             columns["label"] = np.array(labels)
-        self.index = MemoryIndex(list(records), columns, class_names if labels else None)
+        self.index = Table(list(records), columns, class_names if labels else None)
 
     def __len__(self):
         return len(self.records)
@@ -28,9 +29,6 @@ class Listed:
             BadRecord(i, items[i][0], "gone") if items[i][1] is None else Record(i, *items[i])
             for i in np.asarray(indices).tolist()
         ]
-
-    def fingerprint(self):
-        return self.index.fingerprint()
 
 
 def images(n, seed=0):

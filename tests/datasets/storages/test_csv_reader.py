@@ -138,7 +138,7 @@ def test_a_file_holds_what_its_rows_hold(paths, file, key, types, damage):
 def test_the_line_of_a_fault_is_named(paths):
     rows = [["k", "v"], ["x", "1"], ["y", "2"], ["x", "3"], ["z", "no"], ["w"]]
     for stop, message in ((6, "line 6: got 1 values, expected 2"),
-                          (4, "line 4: 'x' stands here and in line 2"), (3, "")):  # fmt: skip
+                          (4, "'x' stands twice, in the records 0 and 2"), (3, "")):  # fmt: skip
         path = next(paths)
         path.write_text("".join(f"{','.join(row)}\n" for row in rows[:stop]))
         storage = CsvStorage(str(path), key_column="k", types={"v": "int"})

@@ -78,8 +78,8 @@ def test_arrays_in_any_pieces_are_what_was_written(tmp_path, pieces, file_option
             assert np.array_equal(record.fields["depth"], DEPTH[i])
             assert record.fields["depth"].dtype == np.dtype("=f4")
             assert type(record.fields["label"]) is int
-        assert storage.fields == ("image", "depth", "label")
-        taken = storage.take(order, storage.fields)
+        assert storage.column_fields == ("image", "depth", "label")
+        taken = storage.take(order, storage.column_fields)
         assert np.array_equal(taken["image"], IMAGES[order])
         assert np.array_equal(taken["depth"], DEPTH[order])
         assert taken["depth"].dtype == np.dtype("=f4")
@@ -122,7 +122,7 @@ def test_every_type_that_can_be_read(tmp_path):
         assert found["grid"].tolist() == [[7, 7, 7], [7, 7, 7]]
         assert found["boxes"].dtype == np.dtype("=f4") and np.array_equal(found["boxes"], boxes[i])
     storage = Hdf5Storage(str(tmp_path / "a.h5"))
-    assert storage.fields == (), "lists have no shape, so there are no columns"
+    assert storage.column_fields == (), "lists have no shape, so there are no columns"
     lengths = storage.index.column("size_bytes")
     lists = [len(FILES[i]) + boxes[i].nbytes + len(f"n{i} ü".encode()) for i in range(11)]
     assert len(set((lengths - lists).tolist())) == 1
@@ -146,7 +146,7 @@ def test_fields_may_be_named(tmp_path):
         file["keys"] = [f"k{i}" for i in range(11)]
     names = {"image": "camera/rgb", "label": "/target"}
     storage = Hdf5Storage(str(tmp_path / "a.h5"), fields=names)
-    assert storage.fields == ("image", "label")
+    assert storage.column_fields == ("image", "label")
     assert storage.index.keys(np.array([3])) == ["k3"]
     assert np.array_equal(storage.read(np.array([3]))[0].fields["image"], IMAGES[3])
     assert "'other': 3" in message(tmp_path / "a.h5")
@@ -207,7 +207,7 @@ def test_only_a_new_file_is_scanned(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Hdf5, "scan", counted)
     storage = Hdf5Storage(str(tmp_path / "set"), fields=named)
-    assert len(storage) == 18 and storage.fields == ("image", "label")
+    assert len(storage) == 18 and storage.column_fields == ("image", "label")
     assert scanned == ["c.h5"]
     assert storage.index.column("label").tolist() == [*LABELS, *LABELS[:3], *LABELS[:4]]
 
@@ -217,7 +217,7 @@ def test_a_file_that_is_written_anew_is_indexed_anew(tmp_path):
     assert len(Hdf5Storage(path)) == 11
     write(tmp_path / "a.h5", arrays={"images": IMAGES[:4], "labels": LABELS[:4]})
     storage = Hdf5Storage(path)
-    assert len(storage) == 4 and storage.fields == ("image", "label")
+    assert len(storage) == 4 and storage.column_fields == ("image", "label")
 
 
 def test_a_read_only_folder_is_left_as_it_is(tmp_path):

@@ -11,7 +11,7 @@ import lmdb
 import numpy as np
 import pytest
 
-from penstock.datasets.records.index import Index
+from penstock.datasets.records.table import Table
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage
 from penstock.datasets.storages.lmdb import writer as lmdb_packed
@@ -119,7 +119,7 @@ def test_a_worker_needs_neither_pyarrow_nor_lmdb(tmp_path):
     )
     answer = subprocess.run([sys.executable, "-c", code], input=recipe, capture_output=True)
     assert answer.stdout.decode().strip() == "[]", answer.stderr.decode()
-    assert isinstance(LmdbStorage(str(tmp_path / "a")).index, Index)
+    assert isinstance(LmdbStorage(str(tmp_path / "a")).index, Table)
 
 
 def read_and_count(storage, indices):

@@ -68,9 +68,9 @@ def test_arrays_are_views_of_the_file_and_cannot_be_written(folder):
 
 def test_columns_are_what_reading_gives(folder):
     storage = MemmapStorage(str(folder))
-    assert storage.fields == ("image", "label", "age", "depth")
+    assert storage.column_fields == ("image", "label", "age", "depth")
     indices = np.array([10, 0, 0, 7])
-    taken = storage.take(indices, storage.fields)
+    taken = storage.take(indices, storage.column_fields)
     records = storage.read(indices)
     for name, column in taken.items():
         assert column.flags.owndata and column.flags.c_contiguous
@@ -78,7 +78,7 @@ def test_columns_are_what_reading_gives(folder):
     assert list(storage.take(indices, {"depth"})) == ["depth"]
     for outside in (11, -1):
         with pytest.raises(IndexError, match=str(outside)):
-            storage.take(np.array([0, outside]), storage.fields)
+            storage.take(np.array([0, outside]), storage.column_fields)
 
 
 def test_the_largest_column_goes_where_it_is_told(folder):
@@ -104,7 +104,7 @@ def test_a_part_of_it_gives_columns_too(folder):
     for part in parts.values():
         indices = np.arange(len(part))[::-1].copy()
         rows = [int(key) for key in part.index.keys(indices)]
-        assert np.array_equal(part.take(indices, part.fields)["image"], IMAGES[rows])
+        assert np.array_equal(part.take(indices, part.column_fields)["image"], IMAGES[rows])
         assert [r.index for r in part.read(indices)] == indices.tolist()
 
 

@@ -51,7 +51,7 @@ def test_arrays_of_one_shape_are_columns(tmp_path):
     )
     write_storage(small(), tmp_path / "a", listed)
     storage = Hdf5Storage(str(tmp_path / "a"))
-    assert storage.fields == ("image", "age", "label")
+    assert storage.column_fields == ("image", "age", "label")
     rows = np.array([22, 0, 7, 7])
     assert np.array_equal(storage.take(rows, ("image",))["image"], images[rows])
     assert_equal_records(storage, listed)

@@ -10,7 +10,8 @@ from tests.contracts.packing import check_packing
 CANNOT_HOLD = {
     "image_folder": ("keys", "numbered", "order", "classes", "pixels", "arrays", "shapes", "bytes",
                      "numbers", "values", "no image"),
-    "memmap": ("files", "pixels", "shapes", "bytes", "values", "missing"),
+    **dict.fromkeys(("memmap", "npy_shards", "pt_shards"), ("files", "pixels", "shapes", "bytes",
+                                                            "values", "missing")),
 }  # fmt: skip
 SMALL_PARTS = {
     "webdataset": ["writer.shard_records=5"],

@@ -35,19 +35,17 @@ def listed(values, field="x", **more):
 
 
 def test_other_programs_open_them(tmp_path):
-    waves = [np.arange(i, dtype=np.float32) for i in range(7)]
     source = ListedRecords(
-        {f"k{i}": {"volume": np.full((2, 3), i), "wave": w, "label": 0}
-         for i, w in enumerate(waves)}, ["one"]
-    )  # fmt: skip
+        {f"k{i}": {"volume": np.full((2, 3), i), "age": i, "label": 0} for i in range(7)}, ["one"]
+    )
     write_storage(small(NpyShardsWriter), tmp_path / "npy", source)
     write_storage(small(PtShardsWriter), tmp_path / "pt", source)
-    wanted = {"volume": np.stack([np.full((2, 3), i) for i in (5, 6)]),
-              "wave": np.concatenate(waves[5:]), "wave.offsets": np.array([0, 5, 11])}  # fmt: skip
+    wanted = {"volume": np.stack([np.full((2, 3), i) for i in (5, 6)]), "age": np.array([5, 6])}
     saved = torch.load(tmp_path / "pt/00001.pt", weights_only=True)
     for name, array in wanted.items():
         assert np.array_equal(np.load(tmp_path / f"npy/{name}_00001.npy"), array)
         assert np.array_equal(saved[name].numpy(), array)
+    assert np.load(tmp_path / "npy/key_00001.npy").tolist() == saved["key"] == ["k5", "k6"]
     for folder in ("npy", "pt"):
         assert (tmp_path / folder / "classes.txt").read_text() == "one\n"
 
@@ -60,7 +58,7 @@ def test_arrays_of_one_shape_are_taken_as_columns_again(tmp_path, kind):
     )
     write_storage(small(kind), tmp_path / "out", source)
     storage = open_written(kind(), tmp_path / "out")
-    assert set(storage.fields) == {"image", "label"}
+    assert set(storage.column_fields) == {"image", "label"}
     assert np.array_equal(storage.take(np.array([11, 0]), {"image"})["image"], images[[11, 0]])
     assert storage.index.column("height").tolist() == [5] * 12
 
@@ -70,12 +68,9 @@ def test_arrays_of_one_shape_are_taken_as_columns_again(tmp_path, kind):
     "values",
     [
         [float("nan"), float("inf"), -0.0, 1e300, 5e-324, 1.0, 2.0],
-        [np.array(i) for i in range(7)],
         [np.arange(3, dtype=">u2") + i for i in range(7)],
-        [1 << 70, -1, 3, 0, 5, 6, 7],
-        [np.ones((1, 0, 2), "<c8")] * 7,
-        [1, 2.5, True, None, "a", [1], {"a": {}}],
-        [b"", b"\0", np.zeros(2, np.uint8), "ü", None, 3, b"x"],
+        [np.ones((1, 2), "<c8")] * 7,
+        [i % 2 == 0 for i in range(7)],
     ],
 )
 def test_odd_values_come_back(tmp_path, kind, values):
@@ -90,12 +85,15 @@ def test_odd_values_come_back(tmp_path, kind, values):
         (listed([1], "images"), "'images' would be read as 'image'; rename it"),
         (listed([1], "a b"), "would be a field 'a b', expected a name of letters"),
         (listed([1], "epoch"), "would be a field 'epoch'"),
-        (listed([np.ones(2), np.ones(3, np.float32)]), "holds values of <f4 and <f8"),
-        (listed([np.ones(2, "u8"), np.ones(3, "u8")]), "and not uint64"),
-        (listed([object()]), "field 'x' is a object, expected bytes"),
-        (listed([np.ones((2, 2), np.float32)], "image"), "its image is float32 [2, 2]"),
-        (listed([-1], "label"), "its label is -1, expected a class id from 0 on"),
-        (ListedRecords({"a": {"label": 0}, "b": {"x": 1}}), "its label is none"),
+        (listed([np.ones(2), np.ones(3)]), "'x' is float64 [2] in 'k0' and float64 [3] in 'k1'"),
+        (listed([np.ones(2), np.ones(2, np.float32)]), "and float32 [2] in 'k1'"),
+        (listed([object()]), "field 'x' of 'k0' is a object"),
+        (listed([1 << 70]), "field 'x' of 'k0' is a int"),
+        (listed([np.array(1)]), "field 'x' of 'k0' is int64 []"),
+        (listed(["text"]), "pack it as lmdb"),
+        (listed([np.ones((2, 2), np.float32)], "image"), "'k0' is float32 [2, 2], expected uint8"),
+        (listed([-1], "label"), "a label is -1, expected class ids from 0 on"),
+        (ListedRecords({"a": {"x": 0}, "b": {"y": 1}}), "'a' has a field 'x' and 'b' has none"),
         (ListedRecords({"a": {"label": 0}}, ["two\nlines"]), "has more than one line"),
     ],
 )

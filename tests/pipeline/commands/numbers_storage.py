@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 
+from penstock.core.contracts import Storage
 from penstock.core.sample import Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 
 
-class Numbers:
+class Numbers(Storage):
     """Records of a few bytes, of which the last is said to be damaged by dying."""
 
     def __init__(self, size: int = 10, *, dies: bool = False) -> None:
@@ -18,8 +19,8 @@ class Numbers:
         return self.size
 
     @property
-    def index(self) -> MemoryIndex:
-        return MemoryIndex([f"{n:03d}" for n in range(self.size)])
+    def index(self) -> Table:
+        return Table([f"{n:03d}" for n in range(self.size)])
 
     def read(self, indices):
         if self.dies:

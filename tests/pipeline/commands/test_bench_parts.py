@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from penstock.core.sample import Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from penstock.pipeline.build import build_settings, build_transform
 from penstock.pipeline.commands.bench import advice as candidates
 from penstock.pipeline.commands.bench import decoding
@@ -218,7 +218,7 @@ def test_a_sampler_among_few_records_draws_them_all_equally_often():
 
 def test_a_sampler_among_few_records_has_batches_of_the_sizes_that_the_configured_one_cuts():
     rows, lengths = np.array([3, 5, 9, 11, 12]), np.array([40, 10, 10, 10, 30])
-    index = MemoryIndex(keys=list("abcde"), columns={"length": lengths})
+    index = Table(keys=list("abcde"), columns={"length": lengths})
     cutting = TokenBudgetSampler(5, index, 0, 4, max_tokens=40)
     among = pickle.loads(pickle.dumps(Among(rows, length=12, cutting=cutting)))
     plan = BatchPlan(len(among), 4, tail="keep", cuts=among.capabilities.cuts)

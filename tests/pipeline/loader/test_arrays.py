@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from penstock import compose
+from penstock.core.contracts import Storage
 from penstock.datasets.map_dataset import MapDataset
 from penstock.datasets.storages.memmap.storage import MemmapStorage
 from penstock.datasets.storages.npy_shards import open_npy_shards
@@ -132,16 +133,12 @@ def test_a_slice_of_a_map_is_copied_once_and_to_where_the_batch_is_wanted(
     assert_same(batch, computer(task).batch)
 
 
-class Watched:
+class Watched(Storage):
     """A storage whose arrays count their copies; it must give views."""
 
     def __init__(self, storage):
         self._storage = storage
         self.index = storage.index
-        self.fingerprint = storage.fingerprint
-
-    def __len__(self):
-        return len(self._storage)
 
     def read(self, indices):
         records = self._storage.read(indices)

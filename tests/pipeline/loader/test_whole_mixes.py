@@ -11,7 +11,7 @@ from penstock import compose
 from penstock.core.contracts import Dataset
 from penstock.datasets.map_dataset import MapDataset
 from penstock.datasets.mix import MixDataset, MixIndex, Part, joined
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from penstock.datasets.storages.memmap import MemmapStorage
 from penstock.pipeline.build import build_loader
 from penstock.pipeline.collates.stack import stack
@@ -50,7 +50,7 @@ def write(folder: Path, name: str, **more) -> Path:
     return folder / name
 
 
-class OwnIndex(MemoryIndex):
+class OwnIndex(Table):
     """An index that a test makes up for a storage."""
 
     def rows(self, indices):
@@ -150,7 +150,7 @@ def test_masks_get_the_classes_of_the_mix(tmp_path):
         data = mixed(*folders, bare=bare)
         for source in data.sources.values():
             index = OwnIndex.of(source.index)
-            index.field_classes = {"mask": CLASSES["a" if len(source) == 13 else "b"]}
+            index.metadata["field_classes"] = {"mask": CLASSES["a" if len(source) == 13 else "b"]}
             source.storage.__dict__["_index" if not bare else "index"] = index
         again = MixDataset(data.sources)
         assert bool(again.columnar) != bare
@@ -221,7 +221,7 @@ def test_rows_of_a_column_are_those_of_the_whole_column(folders):
             assert found.tolist() == index.column(name)[indices].tolist(), name
     with pytest.raises(KeyError, match="no column 'size'; of all sources: size_bytes, "):
         index.values("size", np.array([0]))
-    in_memory = MixIndex({"x": MemoryIndex(["p", "q"], {"label": [5, 6]}), "y": index})
+    in_memory = MixIndex({"x": Table(["p", "q"], {"label": [5, 6]}), "y": index})
     assert in_memory.values("label", np.array([1, 2, 0])).tolist()[::2] == [6, 5]
 
 

@@ -227,7 +227,7 @@ def test_keys_that_stand_twice_are_refused(tmp_path):
     class Twice(ListedRecords):
         def __init__(self):
             super().__init__({"a": {"image": b"1"}, "b": {"image": b"2"}})
-            self.index._keys = ["a", "a"]
+            self.index._keys = [b"a", b"a"]
 
     with pytest.raises(ValueError, match="'a' is the key of the records 0 and 1"):
         pack(packing(tmp_path / "a", {"train": Twice()}))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from penstock.pipeline.loader.plan import rank_slice
 from penstock.pipeline.samplers.length_bucket import LengthBucketSampler
 from tests.contracts.sampler import check_sampler
@@ -16,7 +16,7 @@ def lengths_of(n: int) -> np.ndarray:
 
 
 def make(n: int, batch_size: int = 16, seed: int = 3, **arguments) -> LengthBucketSampler:
-    index = MemoryIndex([f"{i}" for i in range(n)], {"length": lengths_of(n)})
+    index = Table([f"{i}" for i in range(n)], {"length": lengths_of(n)})
     return LengthBucketSampler(n, index, seed, batch_size, **arguments)
 
 
@@ -78,7 +78,7 @@ def test_the_tail_is_of_all_lengths():
 
 def test_longer_ones_count_as_the_longest():
     lengths = np.minimum(lengths_of(100), 30)
-    index = MemoryIndex([f"{i}" for i in range(100)], {"length": lengths})
+    index = Table([f"{i}" for i in range(100)], {"length": lengths})
     cut, short = make(100, max_length=30), LengthBucketSampler(100, index, 3, 16)
     assert cut.indices(0, 0, 100).tolist() == short.indices(0, 0, 100).tolist()
     assert lengths_of(100).max() > 30
@@ -94,4 +94,4 @@ def test_longer_ones_count_as_the_longest():
 )
 def test_what_are_no_lengths(columns, message):
     with pytest.raises(ValueError, match=message):
-        LengthBucketSampler(2, MemoryIndex(["a", "b"], columns), 0, 2)
+        LengthBucketSampler(2, Table(["a", "b"], columns), 0, 2)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.core.contracts import SamplerCapabilities, capabilities_of
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from penstock.pipeline.samplers.packed import PackedSampler
 from tests.contracts.sampler import check_sampler
 
@@ -16,7 +16,7 @@ def lengths_of(n: int) -> np.ndarray:
 
 
 def make(lengths: np.ndarray, **arguments) -> PackedSampler:
-    index = MemoryIndex([f"{i}" for i in range(len(lengths))], {"length": lengths})
+    index = Table([f"{i}" for i in range(len(lengths))], {"length": lengths})
     return PackedSampler(len(lengths), index, 3, **arguments)
 
 

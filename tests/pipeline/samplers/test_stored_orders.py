@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from penstock.pipeline.samplers.balanced_batch import BalancedBatchSampler
 from penstock.pipeline.samplers.identity import IdentitySampler
 from penstock.pipeline.samplers.length_bucket import LengthBucketSampler
@@ -15,7 +15,7 @@ from penstock.pipeline.samplers.torch import TorchSampler
 from penstock.pipeline.samplers.weighted import WeightedSampler
 
 N = 96
-INDEX = MemoryIndex(
+INDEX = Table(
     [f"{i}" for i in range(N)],
     {
         "label": np.arange(N) % 12,

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.core.contracts import SamplerCapabilities, capabilities_of
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from penstock.pipeline.samplers.token_budget import TokenBudgetSampler
 from tests.contracts.sampler import check_sampler
 
@@ -16,7 +16,7 @@ def lengths_of(n: int) -> np.ndarray:
 
 
 def make(lengths: np.ndarray, seed: int = 3, most: int = 64, **arguments) -> TokenBudgetSampler:
-    index = MemoryIndex([f"{i}" for i in range(len(lengths))], {"length": lengths})
+    index = Table([f"{i}" for i in range(len(lengths))], {"length": lengths})
     return TokenBudgetSampler(len(lengths), index, seed, most, **arguments)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from penstock.pipeline.tasks.image_regression import ImageRegression
 from penstock.pipeline.training.run_folder import FIGURES, kept_figures
 from tests.contracts.task import Linear, check_task
@@ -19,7 +19,7 @@ NAN = float("nan")
 
 
 def index_of(ages):
-    return MemoryIndex(list("abcd"), {"value_age": np.array(ages, np.float32)}, None)
+    return Table(list("abcd"), {"value_age": np.array(ages, np.float32)}, None)
 
 
 def fitted(names=("age",), **figures):
@@ -91,7 +91,7 @@ def test_what_cannot_be_learned_is_said():
     with pytest.raises(ValueError, match="no record of the training part has a value 'age'"):
         task.fit(index_of([NAN] * 4))
     with pytest.raises(ValueError, match="not all of the data has the value 'age'"):
-        task.fit(MemoryIndex(["a"], {}, None))
+        task.fit(Table(["a"], {}, None))
     with pytest.raises(ValueError, match=r"the model gave \[3, 1\], expected numbers \[B, 2\]"):
         fitted(("a", "b")).losses(torch.zeros(3, 1), batch_of([[1.0, 2]] * 3))
     with pytest.raises(ValueError, match=r"expected 'values' \[B, 1\] in the batch, got only x"):

@@ -15,8 +15,8 @@ from penstock.core.sample import Record
 from penstock.datasets.annotations.coco import CocoAnnotations
 from penstock.datasets.demo.shapes import CLASSES, draw_scene, run_lengths
 from penstock.datasets.writing import write_storage
-from penstock.pipeline.build import build
 from penstock.pipeline.config.components import register_components
+from penstock.pipeline.instantiate import build
 from penstock.pipeline.learning import networks
 from penstock.pipeline.learning.losses import total_loss
 from penstock.pipeline.pictures.picture import class_colour, draw_box_masks

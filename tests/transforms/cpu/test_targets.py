@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.core.rng import KeyedRng, Stream
-from penstock.pipeline.build import build
+from penstock.pipeline.instantiate import build
 from penstock.transforms.cpu.stack import build_stack
 from penstock.transforms.cpu.targets import BoxSettings, KeypointSettings
 

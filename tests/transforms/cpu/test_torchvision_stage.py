@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 from penstock.core.sample import Sample
-from penstock.pipeline.build import build, build_transform
+from penstock.pipeline.build import build_transform
 from penstock.pipeline.config import libraries
 from penstock.pipeline.config.compose import compose
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.schema import refuse_library_mistakes
+from penstock.pipeline.instantiate import build
 from penstock.transforms.cpu.stack import build_stack
 from penstock.transforms.cpu.targets import BoxSettings, KeypointSettings
 from tests.contracts.equality import assert_same, untouched_global_states

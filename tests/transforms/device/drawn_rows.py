@@ -26,6 +26,18 @@ def step(name: str, split: str = "train", seed: int = 7, called: str = "step", *
     return made(seed=seed, split=split, step=called, **{**usual, **options})
 
 
+def by_tensors(made):
+    """Let a step use the arithmetic for devices on the CPU."""
+    tensors = made.tensors
+
+    def arrays(pixels, draws):
+        draws = {name: torch.from_numpy(draw) for name, draw in draws.items()}
+        return tensors(torch.from_numpy(pixels), draws).numpy()
+
+    made.arrays = arrays
+    return made
+
+
 def batch(count: int = 32, height: int = 15, width: int = 13, *, epoch: int = 2, start: int = 100):
     """Images of noise with labels and masks, uint8 [count, height, width, 3]."""
     generator = torch.Generator().manual_seed(count)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.transforms.device.color_jitter import brightened, contrasted, saturated, turned
+from penstock.transforms.device import colours as changes
 from tests.transforms.device.drawn_rows import as_floats, batch, step
 
 LUMA = np.array([0.299, 0.587, 0.114])
@@ -14,38 +14,54 @@ CORNERS = np.array([[r, g, b] for r in (0, 0.5, 1) for g in (0, 0.5, 1) for b in
 
 
 def pixels(count=400):
-    """float32 [1, 3, 1, n], random colours and all corners and greys."""
+    """Random colours, all corners and greys, float32 [n, 3]."""
     random = np.random.default_rng(0).random((count, 3))
-    colours = np.concatenate([random, CORNERS]).astype(np.float32)
-    return torch.from_numpy(colours.T[None, :, None].copy()), colours
+    return np.concatenate([random, CORNERS]).astype(np.float32)
 
 
-def amount(value):
-    return torch.full((1, 1, 1, 1), value)
+def on_array(name, colours, value, white):
+    image = (colours * np.float32(white))[None]
+    return getattr(changes, name)(image, value, white)[0] / white
 
 
+def on_tensor(name, colours, value, white):
+    name = {"brighten": "brightened", "turn": "turned", "contrast": "contrasted"}.get(
+        name, "saturated"
+    )
+    planes = torch.from_numpy((colours.T * np.float32(white))[None, :, None].copy())
+    factor = torch.full((1, 1, 1, 1), value)
+    return getattr(changes, name)(planes, factor, white)[0, :, 0].T.numpy() / white
+
+
+PATHS = pytest.mark.parametrize("path", [on_array, on_tensor])
+WHITES = pytest.mark.parametrize("white", [1.0, 255.0])
+
+
+@PATHS
+@WHITES
 @pytest.mark.parametrize("value", [0.0, 0.3, 1.0, 1.7])
-def test_factors_blend_with_black_with_the_mean_grey_and_with_greys(value):
-    given, colours = pixels()
+def test_factors_blend_with_black_with_the_mean_grey_and_with_greys(path, white, value):
+    colours = pixels()
     greys = colours @ LUMA
-    for function, other in (
-        (brightened, np.zeros((1, 1))),
-        (contrasted, np.full((1, 1), greys.mean())),
-        (saturated, greys[:, None]),
+    for name, other in (
+        ("brighten", np.zeros((1, 1))),
+        ("contrast", np.full((1, 1), greys.mean())),
+        ("saturate", greys[:, None]),
     ):
         expected = np.clip(value * colours + (1 - value) * other, 0, 1)
-        result = function(given.clone(), amount(value))[0, :, 0].T.numpy()
-        assert np.allclose(result, expected, atol=1e-5), function.__name__
+        assert np.allclose(path(name, colours, value, white), expected, atol=1e-5), name
 
 
+@PATHS
+@WHITES
 @pytest.mark.parametrize("turns", [-0.5, -0.21, 0.0, 0.1, 0.34, 0.5])
-def test_hue_turns_as_in_hsv(turns):
-    given, colours = pixels()
+def test_hue_turns_as_in_hsv(path, white, turns):
+    colours = pixels()
     expected = [
         colorsys.hsv_to_rgb((h + turns) % 1, s, v)
         for h, s, v in (colorsys.rgb_to_hsv(*map(float, colour)) for colour in colours)
     ]
-    assert np.allclose(turned(given, amount(turns))[0, :, 0].T.numpy(), expected, atol=1e-5)
+    assert np.allclose(path("turn", colours, turns, white), expected, atol=1e-5)
 
 
 def test_each_amount_stays_in_its_range_and_reaches_its_ends():

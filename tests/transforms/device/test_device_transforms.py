@@ -63,7 +63,7 @@ def test_arguments_are_checked_and_it_pickles():
 
 
 def test_images_that_a_step_has_normalised_or_turned_already_are_refused():
-    with pytest.raises(ValueError, match=r"a point already.*augment\.device=null"):
+    with pytest.raises(ValueError, match=r"floats already.*augment\.device=null"):
         Normalize()({"image": torch.zeros(2, 4, 4, 3)})
     with pytest.raises(ValueError, match="leave ToTensor out"):
         Normalize()({"image": torch.zeros(2, 3, 4, 4, dtype=torch.uint8)})

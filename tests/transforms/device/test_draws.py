@@ -8,8 +8,7 @@ import torch
 from scipy import stats
 
 from penstock.core.rng import batch_key
-from penstock.transforms.device.rows import draws as row_draws
-from penstock.transforms.device.rows.draws import row_words, symmetric_beta, uniforms
+from penstock.transforms.device.draws import symmetric_beta, uniforms
 
 ROWS = {"epoch": torch.full((20_000,), 3), "position": torch.arange(20_000)}
 KEY = batch_key(5, "step")
@@ -48,15 +47,6 @@ def test_beta_draws_are_distributed_as_they_say(alpha):
         stats.kstest(symmetric_beta(first, second, alpha), stats.beta(alpha, alpha).cdf).pvalue
         > 1e-4
     )
-
-
-def test_tensors_get_the_same_numbers(monkeypatch):
-    here = uniforms(ROWS, KEY, 5)
-    monkeypatch.setattr(row_draws, "row_words", lambda *given: torch.from_numpy(row_words(*given)))
-    there = uniforms(ROWS, KEY, 5)
-    assert isinstance(there, torch.Tensor) and np.array_equal(there.numpy(), here)
-    beta = symmetric_beta(there[0], there[1], 0.2).numpy()
-    assert np.allclose(beta, symmetric_beta(here[0], here[1], 0.2), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [0.05, 1000.0])

@@ -88,7 +88,7 @@ def test_what_cannot_be_is_said():
     with pytest.raises(ValueError, match=r"augment\.device\.k: the batch has boxes"):
         of(flip)({**batch(), "boxes": []})
     with pytest.raises(ValueError, match="images are a list"):
-        of(flip)({**batch(), "image": []})
+        of(flip)({**batch(), "image": list(batch()["image"])})
     with pytest.raises(ValueError, match=r"k\.augmentations\.0 mixes images"):
         of(augmentation.AugmentationSequential(augmentation.RandomMixUpV2(), data_keys=["input"]))
     with pytest.raises(ValueError, match=r"augmentations\.0 is 3, expected a class of kornia"):

@@ -168,7 +168,7 @@ def test_groups_are_declared_for_training_alone(name):
         ("mixup", {"keypoints": []}, "the batch has keypoints"),
         ("mixup", {"mask": []}, "the batch has mask"),
         ("cutmix", {"keypoints": []}, "the batch has keypoints"),
-        ("cutmix", {"image": []}, "images are a list"),
+        ("cutmix", {"image": [torch.zeros(3, 8, 8)] * 32}, "images are a list"),
         ("mixup", {"label": torch.zeros(32)}, "needs a label for each image"),
         ("cutmix", {"label": None}, "the batch has none"),
     ],

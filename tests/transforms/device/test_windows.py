@@ -5,26 +5,27 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.transforms.device.rows.draws import uniforms
-from penstock.transforms.device.rows.windows import DRAWS, drawn_windows
+from penstock.transforms.device.draws import WINDOW_DRAWS, drawn_windows, uniforms
+from penstock.transforms.device.steps import host_draws
 from tests.transforms.device.drawn_rows import batch, step
 
 
 def windows(count, height, width, scale, ratio):
-    rows = {"epoch": torch.zeros(count).long(), "position": torch.arange(count)}
-    return drawn_windows(uniforms(rows, 3, DRAWS), height, width, scale=scale, ratio=ratio)
+    rows = {"epoch": np.zeros(count, int), "position": np.arange(count)}
+    draws = uniforms(rows, 3, WINDOW_DRAWS)
+    return drawn_windows(draws, (height, width), scale=scale, ratio=ratio)
 
 
 def test_windows_have_the_areas_and_shapes_asked_for_and_lie_anywhere():
-    found = windows(5000, 200, 300, (0.1, 0.4), (0.5, 2.0))
-    assert found.found.float().mean() > 0.999
-    share = (found.height * found.width).double() / 60_000
-    shape = (found.width.double() / found.height).log()
+    places, found = windows(5000, 200, 300, (0.1, 0.4), (0.5, 2.0))
+    assert found.mean() > 0.999
+    top, left, height, width = places.T
+    share, shape = height * width / 60_000, np.log(width / height)
     assert share.min() > 0.098 and share.max() < 0.402 and abs(share.mean() - 0.25) < 0.01
-    assert abs(shape.abs().max() - np.log(2)) < 0.03 and abs(shape.mean()) < 0.03
-    assert found.top.min() == 0 == found.left.min()
-    assert (found.top + found.height).max() == 200 and (found.left + found.width).max() == 300
-    centre = (found.top + found.height / 2).mean(), (found.left + found.width / 2).mean()
+    assert abs(np.abs(shape).max() - np.log(2)) < 0.03 and abs(shape.mean()) < 0.03
+    assert top.min() == 0 == left.min()
+    assert (top + height).max() == 200 and (left + width).max() == 300
+    centre = (top + height / 2).mean(), (left + width / 2).mean()
     assert abs(centre[0] - 100) < 3 and abs(centre[1] - 150) < 4
 
 
@@ -32,8 +33,8 @@ def test_windows_have_the_areas_and_shapes_asked_for_and_lie_anywhere():
     ("height", "width", "scale"), [(10, 1000, (0.9, 1.0)), (4, 4, (0.001, 0.01))]
 )
 def test_windows_that_never_fit_or_have_no_pixel_are_not_found(height, width, scale):
-    found = windows(50, height, width, scale, (0.9, 1.1))
-    assert not found.found.any() and found.width.max() == 0
+    places, found = windows(50, height, width, scale, (0.9, 1.1))
+    assert not found.any() and places[:, 2:].max() == 0
 
 
 def test_a_rectangle_is_erased_and_nothing_else():
@@ -50,6 +51,14 @@ def test_a_rectangle_is_erased_and_nothing_else():
         assert 0.08 * 576 <= area.sum() <= 0.32 * 576
 
 
+def test_erased_rectangles_lie_anywhere_however_few_rows_are_erased():
+    given = {**batch(2000, 20, 20), "image": torch.ones(2000, 20, 20, 1, dtype=torch.uint8)}
+    result = step("random_erasing", p=0.25, value=0, scale=[0.02, 0.1])(given)["image"]
+    shares = (result == 0).float().mean((0, 3))
+    for side in (shares[:10], shares[10:], shares[:, :10], shares[:, 10:]):
+        assert abs(side.mean() / shares.mean() - 1) < 0.2
+
+
 def crop(given, **options):
     return step("random_resized_crop", **options)(given)
 
@@ -57,11 +66,8 @@ def crop(given, **options):
 def test_a_crop_is_the_window_resized():
     given = batch(16, 40, 60)
     result = crop(given, size=[20, 20], scale=[0.1, 0.5])["image"]
-    draws = uniforms(given, step("random_resized_crop")._key, DRAWS)
-    found = drawn_windows(draws, 40, 60, scale=(0.1, 0.5), ratio=(0.75, 1.3333))
-    assert found.found.all()
-    edges = torch.stack([found.top, found.left, found.height, found.width], 1).tolist()
-    for row, (top, left, height, width) in enumerate(edges):
+    [draws] = host_draws([step("random_resized_crop", size=20, scale=[0.1, 0.5])], dict(given))
+    for row, (top, left, height, width) in enumerate(draws["windows"].tolist()):
         window = given["image"][row, top : top + height, left : left + width].numpy()
         assert np.array_equal(result[row].numpy(), cv2.resize(window, (20, 20)))
 

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.text import Text
 
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.records.memory_index import MemoryIndex
+from penstock.datasets.records.table import Table
 from penstock.pipeline.commands.preview.charts import (
     WIDTH,
     Survey,
@@ -32,7 +32,7 @@ LABELS = np.repeat([0, 1, 2], [900, 90, 10])
 
 
 def index():
-    return MemoryIndex([str(i) for i in range(1000)], {"label": LABELS}, ["a", "b", "c"])
+    return Table([str(i) for i in range(1000)], {"label": LABELS}, ["a", "b", "c"])
 
 
 def texts(figure):
@@ -178,7 +178,7 @@ def test_a_sequential_sampler_leaves_the_balance_as_it_is():
 def test_sources_of_a_mix_are_counted_by_name_and_as_drawn():
     sources = np.repeat([0, 1], [300, 100])
     columns = {"label": np.zeros(400, int), "source": sources}
-    mixed = MemoryIndex([str(i) for i in range(400)], columns, ["a"])
+    mixed = Table([str(i) for i in range(400)], columns, ["a"])
     data = type("Data", (), {"index": mixed})()
     sampler = WeightedSampler(400, mixed, seed=1, weights="source", num_samples=50)
     classes = {"label": Classes(("a",)), "source": Classes(("web", "own"))}

@@ -1,1 +1,0 @@
-"""Draw numbers for the rows of a batch, and change the rows on their device."""
