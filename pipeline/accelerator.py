@@ -120,6 +120,11 @@ class PageLock:
             _logger.info("loader: memory is not page-locked in place; batches are copied once more")
         return mapped
 
+    @property
+    def size_bytes(self) -> int:
+        """Bytes that are page-locked."""
+        return sum(map(len, list(self._maps.values())))
+
     def find(self, address: int) -> LockedMap | None:
         """Return the page-locked memory that an address lies in; None if there is none."""
         for mapped in list(self._maps.values()):

@@ -60,7 +60,9 @@ def suppressed(
     return order[torch.tensor(kept, dtype=torch.int64, device=order.device)]
 
 
-def assigned(points: torch.Tensor, boxes: torch.Tensor, *, radius: float) -> torch.Tensor:
+def assigned(
+    points: torch.Tensor, boxes: torch.Tensor, *, radius: float | torch.Tensor
+) -> torch.Tensor:
     """The box that each place of a grid is to predict.
 
     A place belongs to the boxes in which it lies and to whose centre it is near; of several, to
@@ -82,11 +84,11 @@ def assigned(points: torch.Tensor, boxes: torch.Tensor, *, radius: float) -> tor
     inside = (points[:, None] > boxes[None, :, :2]) & (points[:, None] < boxes[None, :, 2:])
     theirs = inside.all(-1) & (away < radius).all(-1)
     nearest = away.square().sum(-1).argmin(0)
-    lonely = ~theirs.any(0)
-    theirs[nearest[lonely], lonely.nonzero()[:, 0]] = True
+    rows = torch.arange(len(points), device=points.device)
+    theirs |= (rows[:, None] == nearest) & ~theirs.any(0)
     size = areas(boxes)[None].expand_as(theirs).where(theirs, torch.inf)
-    smallest, rows = size.min(1)
-    return rows.where(smallest.isfinite(), -1)
+    smallest, owner = size.min(1)
+    return owner.where(smallest.isfinite(), -1)
 
 
 def _intersections(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:

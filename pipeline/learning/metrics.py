@@ -243,17 +243,18 @@ class MaskIou(Metric):
         self.ignore = tuple(ignore)
         self.class_names = class_names
         self.by_class = by_class
-        self.confusion = MulticlassConfusionMatrix(
-            num_classes, ignore_index=ignored_id, validate_args=False
-        )
+        self.ignored_id = ignored_id
+        # With a class for pixels that do not count: to leave them out waits for the device.
+        self.confusion = MulticlassConfusionMatrix(num_classes + 1, validate_args=False)
 
     def update(self, predicted: torch.Tensor, truth: torch.Tensor) -> None:
         """Add images: class ids, int64 [B, H, W] each."""
-        self.confusion.update(predicted, truth)
+        ignored = self.confusion.num_classes - 1
+        self.confusion.update(predicted, truth.masked_fill(truth == self.ignored_id, ignored))
 
     def compute(self) -> dict[str, torch.Tensor]:
         """``miou`` over the classes that occur in truth or prediction, ``pixel_accuracy``, ..."""
-        confusion = self.confusion.compute()
+        confusion = self.confusion.compute()[:-1, :-1]
         matrix = confusion.double()
         hits = matrix.diagonal()
         union = matrix.sum(0) + matrix.sum(1) - hits

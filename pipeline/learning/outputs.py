@@ -110,9 +110,19 @@ def mean_over_valid(by_row: torch.Tensor, valid: torch.Tensor | None) -> torch.T
 
 
 def valid_rows(batch: Batch, *values: Any) -> tuple[Any, ...]:
-    """Take the valid rows of tensors [B, ...]; all of them where the batch does not say."""
-    valid = batch.get("valid")
-    return values if valid is None else tuple(value[valid] for value in values)
+    """Take the valid rows of tensors [B, ...], without waiting for the device to count them.
+
+    Args:
+        batch: ``valid``, bool [B], or nothing if all rows are; ``num_valid``, their number.
+        values: The tensors.
+    """
+    valid, count = batch.get("valid"), batch.get("num_valid")
+    if valid is None or count == len(valid):
+        return values
+    if count is None:
+        return tuple(value[valid] for value in values)
+    rows = valid.byte().argsort(descending=True, stable=True)[:count]
+    return tuple(value[rows] for value in values)
 
 
 def named(ids: Iterable[int], names: Sequence[str | int] | None) -> list[str | int]:

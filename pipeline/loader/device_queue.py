@@ -59,11 +59,12 @@ class DeviceQueue:
         stats = getattr(loader, "stats", None)
         self._stats = stats if isinstance(stats, LoaderStats) else None
         self._ring: Ring | None = None
+        self._lock: PageLock | None = None
         self._yielded_state: dict[str, Any] | None = None
         self._image_sizes: set[tuple[int, int]] = set()
         accelerator = accelerator or Accelerator.of(self.device)
         if accelerator is not None:
-            lock = PageLock(accelerator)
+            lock = self._lock = PageLock(accelerator)
             self._ring = Ring(accelerator, lock, depth=depth, ended=self._copy_ended)
             if isinstance(loader, Loader):
                 loader.page_lock(lock)
@@ -87,6 +88,11 @@ class DeviceQueue:
     def image_size(self) -> tuple[int, int] | None:
         """Height and width of all images so far; None if there were none, or if they differ."""
         return next(iter(self._image_sizes)) if len(self._image_sizes) == 1 else None
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Page-locked memory that the loader writes batches to."""
+        return 0 if self._lock is None else self._lock.size_bytes
 
     def set_epoch(self, epoch: int) -> None:
         """Set the loader's epoch."""

@@ -46,7 +46,8 @@ class LoaderSettings:
         prefetch_factor: Batches that each worker computes ahead. Small batches without work per
             sample come in bundles of up to 16 batches or 6 MB; a bundle counts as one. ``torch``
             does not bundle.
-        pin_memory: Put batches in page-locked memory for fast copies; ``auto``: with CUDA.
+        pin_memory: Write batches to page-locked memory, which an accelerator reads by itself;
+            ``auto``: if the loader feeds one.
         persistent_workers: Keep workers between epochs.
         across_epochs: In training, compute the first batches of the next epoch at the end of this
             one, so that workers never idle. The batches use memory during evaluation. Needs

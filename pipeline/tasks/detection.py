@@ -120,18 +120,23 @@ class Detection:
         from penstock.pipeline.learning.boxes import assigned, paired_overlaps
 
         points = outputs["points"]
-        owner = assigned(points, boxes, radius=self.radius * float(outputs["stride"]))
-        places = (owner >= 0).nonzero()[:, 0]
-        predicted = outputs["boxes"][row][places]
-        iou, giou = paired_overlaps(predicted, boxes[owner[places]])
-        target = torch.zeros_like(logits)
-        target[places, labels[owner[places]]] = iou.detach().clamp(0, 1)
+        # Over all places, and not those of a box alone: their number is the device's to know.
+        owner = assigned(points, boxes, radius=self.radius * outputs["stride"])
+        taken, target = owner >= 0, torch.zeros_like(logits)
+        distance = outputs["boxes"][row][:0]  # without boxes a sum of 0, with a gradient
+        if len(boxes):
+            own = owner.clamp(min=0)
+            iou, giou = paired_overlaps(outputs["boxes"][row], boxes[own])
+            is_class = labels[own][:, None] == torch.arange(logits.shape[1], device=logits.device)
+            aims = iou.detach().clamp(0, 1).to(target.dtype)
+            target = aims[:, None].where(is_class & taken[:, None], target)
+            distance = (1 - giou).where(taken, 0)
         entropy = functional.binary_cross_entropy_with_logits(logits, target, reduction="none")
         focus = (target - logits.sigmoid()).abs().square().detach()
-        count = max(len(places), 1)
+        count = taken.sum().clamp(min=1)
         if (weights := self.weights.like(logits)) is not None:
             focus = focus * weights
-        return (entropy * focus).sum() / count, (1 - giou).sum() / count
+        return (entropy * focus).sum() / count, distance.sum() / count
 
     def metrics(self) -> Any:
         """``map`` (over IoU 0.50 to 0.95), ``map_50``, ``map_75``, by size, and ``mar_100``."""

@@ -455,7 +455,7 @@ class Meter:
         Returns:
             ``bad_samples`` so far; ``ready``, batches that wait for the consumer, and ``restarts``
             of workers so far, where the engine tells; ``fetched_mb`` so far, of data behind URLs;
-            ``pinned_mb``, page-locked memory that torch holds for copies to a GPU.
+            ``pinned_mb``, page-locked memory that batches are copied from.
         """
         stats = self.batches.loader.stats
         figures: dict[str, float] = {"bad_samples": stats.bad_samples}
@@ -463,9 +463,8 @@ class Meter:
             _, figures["ready"], figures["restarts"] = stats.workers()
         if stats.times.requests:
             figures["fetched_mb"] = stats.times.fetched_bytes / 1e6
-        if torch.cuda.is_initialized():
-            held = torch.cuda.host_memory_stats()["allocated_bytes.current"]
-            figures["pinned_mb"] = held / 1e6
+        if pinned_bytes := self.batches.pinned_bytes:
+            figures["pinned_mb"] = pinned_bytes / 1e6
         return figures
 
     def total(self) -> dict[str, float]:

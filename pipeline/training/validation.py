@@ -126,12 +126,15 @@ class SourceMetrics:
         """Add the valid rows of a batch to those of their sources."""
         if "source" not in batch:  # no mix, or left out by a collate
             return
-        for number, metrics in enumerate(self._metrics):
-            valid = batch["valid"] & (batch["source"] == number)
-            rows = int(valid.sum())
+        valid = [batch["valid"] & (batch["source"] == n) for n in range(len(self._metrics))]
+        counts = (
+            torch.stack(valid).sum(1).tolist() if valid else []
+        )  # the device is waited for once
+        for number, (metrics, rows) in enumerate(zip(self._metrics, counts, strict=True)):
             self._rows[number] += rows
             if rows:
-                self._task.update(metrics, outputs, {**batch, "valid": valid})
+                of_source = {**batch, "valid": valid[number], "num_valid": rows}
+                self._task.update(metrics, outputs, of_source)
 
     def compute(self) -> dict[str, float]:
         """``<source>/<figure>`` of every source that has rows on any rank."""

@@ -77,7 +77,7 @@ class BoxHead(nn.Module):
         boxes = torch.cat(
             [points - reach[..., :2] * self.stride, points + reach[..., 2:] * self.stride], -1
         )
-        stride = torch.tensor(float(self.stride), device=points.device)
+        stride = points.new_full((), float(self.stride))
         return {"logits": logits, "boxes": boxes, "points": points, "stride": stride}
 
     def _points(self, features: torch.Tensor) -> torch.Tensor:

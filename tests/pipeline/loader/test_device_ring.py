@@ -6,6 +6,7 @@ import random
 import weakref
 from collections import deque
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -142,6 +143,49 @@ def test_a_loader_feeds_the_device_in_every_order(engine, order):
             assert got == plain[: len(batches)]
         assert queue.copy_s > 0
     del batches
+
+
+@pytest.mark.parametrize("engine", ["threads", "processes"])
+def test_batches_are_copied_by_the_host_where_memory_cannot_be_page_locked(engine, monkeypatch):
+    plain = [digest(batch) for batch in make_loader(FakeDataset(96, size=8))]
+    monkeypatch.setattr(Deferred, "register", lambda *_: False)
+    device = Deferred(0, "random")
+    settings = {"engine": engine, "num_workers": 2, "collate": RowsCollated()}
+    with make_loader(StagedFake(96, size=8), **settings) as loader, device:
+        queue = DeviceQueue(loader, "cpu", accelerator=device)
+        assert [mapped_back(device, batch) for batch in queue] == plain
+        assert not queue.pinned_bytes
+
+
+def test_of_processes_the_main_process_touches_no_byte_of_a_batch(monkeypatch):
+    """Pages of the arena that this process never read or wrote are not mapped in it."""
+    size, device = 512, Deferred(0, "lazy")
+    settings = {"engine": "processes", "num_workers": 1, "collate": RowsCollated()}
+    with make_loader(StagedFake(32, size=size), **settings) as loader, device:
+        queue = DeviceQueue(loader, "cpu", accelerator=device)
+        monkeypatch.setattr(torch.Tensor, "copy_", lambda there, here, **_: there)
+        batches = 0
+        for _ in queue:
+            batches += 1
+        touched, mapped = touched_bytes()
+    image_bytes = 8 * size * size * 3
+    assert batches == 4 and mapped >= image_bytes
+    # The kernel maps the pages around one that is touched: those of labels and the like.
+    assert touched < image_bytes / 8
+
+
+def touched_bytes() -> tuple[int, int]:
+    """Return the bytes of the arena that this process has touched, and those that it maps."""
+    touched = mapped = 0
+    is_arena = False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if "-" in line.split()[0]:
+            is_arena = "memfd:penstock" in line
+        elif is_arena and line.startswith(("Rss:", "Size:")):
+            kilobytes = int(line.split()[1])
+            touched += kilobytes * 1024 if line.startswith("Rss:") else 0
+            mapped += kilobytes * 1024 if line.startswith("Size:") else 0
+    return touched, mapped
 
 
 def mapped_back(device: Deferred, batch: dict[str, Any]) -> str:

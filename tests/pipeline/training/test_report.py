@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-import torch
 
 from penstock.pipeline.loader.device_queue import DeviceQueue
 from penstock.pipeline.loader.stats import LoaderStats
 from penstock.pipeline.training.report import Meter, _size
+from tests.deferred import Deferred
 from tests.pipeline.loader.fakes import FakeDataset, make_loader
 
 
@@ -26,11 +26,11 @@ def test_one_is_no_plural(samples, batches, text):
     assert _size(Loader()) == text
 
 
-def test_page_locked_memory_is_counted_where_there_is_a_gpu(monkeypatch):
-    with make_loader(FakeDataset(8)) as loader:
-        meter = Meter(DeviceQueue(loader, "cpu"))
-        assert "pinned_mb" not in meter.counts()
-        held = {"allocated_bytes.current": 3 << 20, "allocated_bytes.peak": 5 << 20}
-        monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-        monkeypatch.setattr(torch.cuda, "host_memory_stats", lambda: held)
-        assert meter.counts()["pinned_mb"] == pytest.approx(3.146, abs=1e-3)
+def test_page_locked_memory_is_counted_where_there_is_an_accelerator():
+    settings = {"engine": "processes", "num_workers": 1}
+    with make_loader(FakeDataset(8), **settings) as loader:
+        assert "pinned_mb" not in Meter(DeviceQueue(loader, "cpu")).counts()
+        with Deferred(0, "eager") as device:
+            queue = DeviceQueue(loader, "cpu", accelerator=device)
+            for _ in queue:
+                assert Meter(queue).counts()["pinned_mb"] > 0
