@@ -77,6 +77,7 @@ REMEDIES: dict[str, str] = {
     "loader.pin_memory_device": "trainer.device chooses it: type loader.pin_memory=true",
     "dataset.decode.mask_colors": "the image decoder takes it: type dataset/decode=image too",
     "pack.compression": _COMPRESSION,
+    "pack.overviews": "type pack.short_side=512 to store smaller images",
     "writer.compression": _COMPRESSION,
 }
 """Keys that belong to another component or setting of Penstock or Hydra."""
