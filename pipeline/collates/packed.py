@@ -94,8 +94,8 @@ class PackedCollate:
         if lengths[longest] > self.row_length:
             raise ValueError(
                 f"collate/packed: {keys[longest]!r} has {lengths[longest]} tokens, and a row "
-                f"{self.row_length}; set collate.row_length={lengths[longest]} or more, or have "
-                f"longer ones cut by augment.max_length"
+                f"{self.row_length}; set collate.row_length={lengths[longest]} or more, or cut "
+                f"longer sequences with augment.max_length"
             )
         rows: list[list[int]] = []
         room: list[int] = []

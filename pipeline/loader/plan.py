@@ -77,8 +77,8 @@ class BatchPlan:
         if self.cuts is not None and self.group > 1:
             raise ValueError(
                 f"batch plan: the sampler cuts batches of any size, and groups of {self.group} "
-                f"positions are to stay together, as mixup and cutmix need; take such a step away, "
-                f"or another sampler: sampler=random"
+                f"positions must stay together, as mixup and cutmix need; remove such a step, or "
+                f"use sampler=random"
             )
         num_batches = self.num_positions // self.batch_size
         if self.cuts is not None:

@@ -88,7 +88,7 @@ def check_state(state: Mapping[str, Any], current: Mapping[str, Any]) -> None:
         raise ValueError(
             f"loader state: the rest of the epoch would not be the same: "
             f"{'; '.join(differences)}; use the same configuration and data, or "
-            f"trainer.resume_anyway=true to go on regardless"
+            f"trainer.resume_anyway=true to resume anyway"
         )
 
 

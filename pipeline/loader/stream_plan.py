@@ -66,7 +66,7 @@ class StreamPlan:
         world_size, dataset = self.world_size, self.dataset
         if readers == 1 and world_size > 1 and not dataset.reopens:
             raise ValueError(
-                f"dataset: {dataset} is read once and by one reader, and {world_size} ranks share "
+                f"dataset: {dataset} can be read once by one reader, and {world_size} ranks share "
                 f"each batch; start one rank, or give each rank's data as files or pipe:command"
             )
         if readers > 1 and readers % world_size:
@@ -76,8 +76,8 @@ class StreamPlan:
             )
         if readers > self.batch_size:
             raise ValueError(
-                f"dataset.readers is {readers}, and a batch has {self.batch_size} rows, which is "
-                f"less than one of each; lower dataset.readers or raise loader.batch_size"
+                f"dataset.readers is {readers}, more than the {self.batch_size} "
+                f"rows of a batch; lower dataset.readers or raise loader.batch_size"
             )
 
     @property
@@ -251,7 +251,7 @@ def any_rank(has_records: bool) -> bool:
 
     if not dist.is_initialized():
         raise ValueError(
-            "loader: a stream of several readers is dealt out to ranks, which end together: call "
+            "loader: the ranks of a stream with several readers must end together: call "
             "torch.distributed.init_process_group with a backend of the CPU (cpu:gloo,cuda:nccl) "
             "first, or set dataset.readers=1"
         )

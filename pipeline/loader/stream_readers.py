@@ -154,7 +154,7 @@ class _ReaderProcess:
                     failed[number] += 1
                 if max(failed.values()) >= _TRIES:
                     raise WorkerError(f"{how}; {_TRIES} ended at the same item") from None
-                _log.warning("%s; another one reads on from where it was", how)
+                _log.warning("%s; another process resumes at the same item", how)
             finally:
                 self._idle.append(child) if is_done else child.end()
 

@@ -33,7 +33,7 @@ def class_column(sampler: str, column: str, index: Index | None, *, remedy: str)
     if values.dtype.kind not in "iub":
         raise ValueError(
             f"{sampler} sampler: column {column!r} is {values.dtype}, expected whole numbers; set "
-            f"sampler.column to one that has these"
+            f"sampler.column to a column of integers"
         )
     return values.astype(np.int64)
 

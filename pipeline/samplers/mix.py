@@ -57,12 +57,12 @@ class MixSampler:
     ) -> None:
         if mixed is None:
             raise ValueError(
-                "sampler mix: the data set is no mix of several; set dataset=mix, or sampler=random"
+                "sampler mix: the data set is not a mix; set dataset=mix, or sampler=random"
             )
         _check(mixed)
         self._sources = mixed.sources
         self._firsts = np.cumsum([0, *(source.size for source in mixed.sources)])
-        assert self._firsts[-1] == n, "the records of a mix are those of its sources"
+        assert self._firsts[-1] == n, "a mix has the records of all its sources"
         own = [len(source.sampler) for source in mixed.sources if source.sampler and source.weight]
         weights = whole_weights([source.weight for source in mixed.sources])
         self._plan = _Plan(seed, weights, mixed.length or sum(own))
@@ -236,13 +236,13 @@ def _check(mixed: Mixture) -> None:
         if not (source.weight >= 0 and math.isfinite(source.weight)):
             raise ValueError(
                 f"sampler mix: the weight of {source.name!r} is {source.weight}, expected a number "
-                f"from 0 on; set {key}.weight=1, or 0 to draw nothing of it"
+                f"from 0 on; set {key}.weight=1, or 0 to draw nothing from it"
             )
         if not source.weight:
             continue
         if source.sampler is None or not len(source.sampler):
             raise ValueError(
-                f"sampler mix: nothing can be drawn of {source.name!r}, which has {source.size} "
+                f"sampler mix: nothing to draw from {source.name!r}, which has {source.size} "
                 f"records to train on; check its data and its val_fraction, or set {key}.weight=0"
             )
         can = capabilities_of(source.sampler, SamplerCapabilities)
@@ -250,10 +250,10 @@ def _check(mixed: Mixture) -> None:
             kept = "batches" if can.cuts else f"{can.group} positions"
             raise ValueError(
                 f"sampler mix: the sampler of {source.name!r} keeps {kept} together, "
-                f"and a mix takes them apart; set {key}.sampler=random"
+                f"and a mix splits them; set {key}.sampler=random"
             )
     if not any(source.weight for source in mixed.sources):
-        names = ", ".join(source.name for source in mixed.sources) or "there is no source"
+        names = ", ".join(source.name for source in mixed.sources) or "none given"
         raise ValueError(
             f"sampler mix: no source is drawn ({names}): all weights are 0; give one a weight"
         )

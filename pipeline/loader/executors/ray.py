@@ -196,8 +196,8 @@ class _ActorWorker(Worker):
                 return f"loader: actor {self._number} could not start: {self._cause}"
             return (
                 f"loader: actor {self._number} has not started within "
-                f"{start_patience(self._timeout_s):g} s; the cluster has {_resources()}: if there "
-                f"is no room, lower loader.num_workers or loader.resources, or add machines; if it "
+                f"{start_patience(self._timeout_s):g} s; the cluster has {_resources()}: if it "
+                f"is full, lower loader.num_workers or loader.resources, or add machines; if it "
                 f"copies data from a URL first, raise loader.timeout_s"
             )
         host, pid = self._where
