@@ -178,7 +178,6 @@ class NestedCollate:
 
 
 def _flat(rules: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
-    """Flatten rules to pairs of a dotted path and a rule."""
     flat: list[tuple[str, str]] = []
     for name, rule in rules.items():
         if isinstance(rule, Mapping):

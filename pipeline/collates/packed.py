@@ -89,7 +89,6 @@ class PackedCollate:
         return batch
 
     def _rows(self, lengths: list[int], keys: list[str]) -> list[list[int]]:
-        """Assign sequences, by number, to rows."""
         longest = max(range(len(lengths)), key=lengths.__getitem__)
         if lengths[longest] > self.row_length:
             raise ValueError(

@@ -149,6 +149,5 @@ class LoaderSettings:
 
 @cache
 def _adapters() -> dict[str, TypeAdapter[Any]]:
-    """Return a validator for each setting, from its annotation."""
     hints = get_type_hints(LoaderSettings, include_extras=True)
     return {name: TypeAdapter(annotation) for name, annotation in hints.items()}

@@ -111,7 +111,6 @@ def _quarantined(item: Any) -> Any:
 
 
 def _listed(quarantined: Collection[Any]) -> list[Any]:
-    """Return a quarantine as plain sorted values."""
     return [list(item) if isinstance(item, tuple) else item for item in sorted(quarantined)]
 
 

@@ -162,7 +162,6 @@ class _Rows:
 
     @classmethod
     def joined(cls, parts: Sequence[_Rows]) -> _Rows:
-        """Concatenate the rows of several readers."""
         return cls(
             [item for part in parts for item in part.items],
             np.concatenate([part.positions for part in parts]),
@@ -242,10 +241,7 @@ class _Reader:
 
 
 def any_rank(has_records: bool) -> bool:
-    """Return whether any rank has records in this batch.
-
-    Raise ValueError without an initialised torch.distributed.
-    """
+    """Return whether any rank has records in this batch; needs torch.distributed."""
     import torch
     import torch.distributed as dist
 
@@ -262,7 +258,6 @@ def any_rank(has_records: bool) -> bool:
 
 @contextmanager
 def _closing(items: Iterator[Any]) -> Iterator[Iterator[Any]]:
-    """Close the items of a stream on exit."""
     try:
         yield items
     finally:

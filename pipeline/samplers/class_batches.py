@@ -63,10 +63,10 @@ class Members:
 
 
 def batches_without_repeats(quotas: Int64Array, per_batch: int) -> int:
-    """Return the largest number of batches of `per_batch` different classes.
+    """Return the most batches of `per_batch` different classes, each class at most `quotas` times.
 
-    `quotas` are the maximum draws of each class, int64 [C]. The result is the largest B for which
-    min(quota, B), summed over the classes, is at least `per_batch` * B.
+    This is the largest B for which min(quota, B), summed over the classes, is at least `per_batch`
+    * B.
     """
     low, high = 0, int(quotas.sum()) // per_batch
     while low < high:

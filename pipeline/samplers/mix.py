@@ -33,10 +33,7 @@ class MixedSource:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The sources of a mix, in the order of their records.
-
-    `length` is the positions in an epoch; None: the sum of the drawn samplers' lengths.
-    """
+    """Sources in record order; `length` None is the sum of the drawn samplers' lengths."""
 
     sources: tuple[MixedSource, ...]
     length: int | None = None
@@ -123,10 +120,7 @@ class MixSampler:
         return records
 
     def of_source(self, number: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the records that source `number` would give next from each position on, int64 [n].
-
-        The records are numbered in the source, whose weight is above 0.
-        """
+        """Return the records, in source `number`, that it gives next from each position on, [n]."""
         draws = np.empty(len(positions), np.int64)
         for rows, places, block in _by_block(self._plan, epoch, positions):
             held = np.flatnonzero(block.sources == number)
@@ -160,8 +154,6 @@ def counts_at(total: int, weights: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The values that decide the order of the sources; hashable."""
-
     seed: int
     weights: tuple[int, ...]
     length: int

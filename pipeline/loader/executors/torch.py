@@ -168,7 +168,6 @@ class _TorchFuture(Future):
         self._executor = executor
 
     def result(self, timeout_s: float | None = None) -> Sequence[Delivery | BaseException]:
-        """Wait for the result."""
         if not self.is_done:
             self._executor.receive()
         return super().result()
@@ -215,7 +214,6 @@ def _as_it_is(item: Any) -> Any:
 
 
 def _start_worker(placement: Placement, worker_id: int) -> None:
-    """Set up a worker process."""
     placement.enter_process()
     leave_signals_to_parent()
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
