@@ -78,9 +78,8 @@ class BatchComputer:
     def __call__(self, task: BatchTask, *, allocate: Allocate | None = None) -> Delivery:
         """Compute one batch, with images in writable memory of `allocate(size_bytes)`, if given.
 
-        Raises:
-            BadSampleError: A bad sample cannot be replaced or skipped.
-            Exception: From a component, with a note that names the key and the position.
+        Raise BadSampleError for a bad sample that must not be skipped. Exceptions of components get
+        a note with key and position.
         """
         times = StageTimes()
         if task.asked is not None:

@@ -40,15 +40,8 @@ class StreamPlan:
 
     `tail` is the rule for an incomplete batch. With one reader: ``drop`` it, ``keep`` it short, or
     ``pad`` it with invalid rows. With several, after the first ends: ``keep`` shortens batches;
-    ``pad`` and ``drop`` fill them, and ``drop`` loses a reader's incomplete last rows.
-
-    Attributes:
-        num_readers: Readers over all ranks.
-        heads: First items of each reader, for a dataset that cannot be reopened.
-
-    Raises:
-        ValueError: Several ranks share a stream that only one can read, the ranks do not divide the
-            readers, or a batch has fewer rows than there are readers.
+    ``pad`` and ``drop`` fill them, and ``drop`` loses a reader's incomplete last rows. `heads` has
+    the first items of each reader, for a dataset that cannot be reopened.
     """
 
     dataset: StreamDataset
@@ -86,10 +79,9 @@ class StreamPlan:
         return self.num_readers > 1 and self.world_size > 1
 
     def tasks(self, *, epoch: int, start: int, quarantine: Quarantine) -> Iterator[BatchTask]:
-        """Yield the tasks of this rank from global batch `start` until the stream ends.
+        """Yield this rank's tasks from global batch `start` until the stream ends.
 
-        If other ranks may have batches, yield tasks until closed: with invalid rows, or empty if
-        this rank's readers never had a record.
+        With other ranks, yield until closed: tasks with invalid rows, or empty without any record.
         """
         held = {position for at, position in quarantine if at == epoch}
         with ExitStack() as stack:

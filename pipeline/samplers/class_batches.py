@@ -65,8 +65,7 @@ class Members:
 def batches_without_repeats(quotas: Int64Array, per_batch: int) -> int:
     """Return the most batches of `per_batch` different classes, each class at most `quotas` times.
 
-    This is the largest B for which min(quota, B), summed over the classes, is at least `per_batch`
-    * B.
+    The sum of min(quota, B) over the classes must be at least `per_batch` * B for B batches.
     """
     low, high = 0, int(quotas.sum()) // per_batch
     while low < high:

@@ -202,7 +202,6 @@ def _by_block(
 
 
 def _records_of(source: MixedSource, draws: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the records of a source's draws, int64 [n], numbered in that source."""
     sampler = source.sampler
     assert sampler is not None, "a source that is never drawn"
     epochs, positions = np.divmod(draws, len(sampler))

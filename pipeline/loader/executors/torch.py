@@ -221,7 +221,6 @@ def _start_worker(placement: Placement, worker_id: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when the main process ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
