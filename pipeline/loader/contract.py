@@ -64,7 +64,6 @@ class BatchTask:
     """One batch of one rank, for any worker to compute.
 
     Attributes:
-        epoch: The epoch.
         number: The global batch in the epoch.
         positions: Positions in the epoch, int64 [n].
         valid: False for padding rows, bool [n].
@@ -99,19 +98,15 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A computed batch.
+    """The result of a task; `batch` is None if it is empty.
 
     Attributes:
-        number: The global batch in the epoch.
-        batch: The batch; None if it is empty.
-        faults: Bad samples of the batch.
         positions: Number of valid positions in the task.
         samples: Number of valid rows in the batch.
         real: Elements of ragged fields, without padding.
         padded: Elements of ragged fields, with padding.
         cut_texts: Number of valid rows that a transform truncated.
         cut_tokens: Number of elements cut from these rows.
-        times: Duration of each stage.
         quarantined: Positions found to kill a worker.
         row_bytes: Bytes per row of a batch that can be bundled, else 0.
     """

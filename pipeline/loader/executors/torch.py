@@ -171,7 +171,6 @@ class _TorchFuture(Future):
         self._executor = executor
 
     def result(self, timeout_s: float | None = None) -> Sequence[Delivery | BaseException]:
-        """Wait for the result."""
         if not self.is_done:
             self._executor.receive()
         return super().result()
@@ -218,7 +217,6 @@ def _as_it_is(item: Any) -> Any:
 
 
 def _start_worker(placement: Placement, worker_id: int) -> None:
-    """Set up a worker process."""
     placement.enter_process()
     leave_signals_to_parent()
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
@@ -226,7 +224,6 @@ def _start_worker(placement: Placement, worker_id: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when the main process ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])
