@@ -82,28 +82,35 @@ def fit(
             norm.eval()
         recorder.meter.start()
         for group in _groups(train, parts.num_batches, state, settings):
-            if not told:
-                _log.info("input %s", describe_inputs(group[0]))
-                recorder.batch_taken(group[0])
-                told = True
-            # One sum over the ranks settles what this step weighs, and what follows it.
-            valid, stop, save = world.sum(
-                sum(batch["num_valid"] for batch in group),
-                float(interrupted()),
-                float(recorder.save_due()),
-            )
-
             # A row weighs the same wherever it is: ranks and accumulated batches count by
             # their valid rows. A rank that has none still takes part, with a weight of 0.
             loss = torch.zeros((), dtype=torch.float64, device=world.device)
-            for number, batch in enumerate(group, start=1):
+            count = rows = 0
+            expected = valid = stop = save = 0.0
+            for batch, is_last in group:
+                if not told:
+                    _log.info("input %s", describe_inputs(batch))
+                    recorder.batch_taken(batch)
+                    told = True
+                count, rows = count + 1, rows + batch["num_valid"]
+                if is_last:
+                    # One sum over the ranks settles what this step weighs, and what follows it.
+                    valid, stop, save = world.sum(
+                        rows, float(interrupted()), float(recorder.save_due())
+                    )
+                if count == 1:  # the rows of later batches are not known yet
+                    expected = valid if is_last else settings.accumulate * world.sum(rows)[0]
                 # Gradients stay with each rank until the last is added, and are averaged then.
-                with apart(model) if number < len(group) else nullcontext():
+                with nullcontext() if is_last else apart(model):
                     with precision():
                         batch_loss = total_loss(parts.task, model(batch), batch)
-                    share = batch_loss * (world.size * batch["num_valid"] / max(valid, 1))
+                    share = batch_loss * (world.size * batch["num_valid"] / max(expected, 1))
                     scaler.scale(share).backward()
                 loss += share.detach() / world.size
+                del batch
+            if valid and valid != expected:
+                _scale_gradients(parameters, max(expected, 1) / valid)
+                loss *= max(expected, 1) / valid
             # The scaler of fp16 skips steps by itself, to find its scale.
             checks_gradients = valid and not scaler.is_enabled()
             bad = torch.zeros_like(loss)
@@ -134,7 +141,7 @@ def fit(
                 scheduler.step()
 
             state.step += 1
-            state.batch += len(group)
+            state.batch += count
             state.samples += int(valid)
             state.image_size = train.image_size
             state.closed = False
@@ -208,17 +215,26 @@ def fit(
 
 def _groups(
     train: Iterable[Batch], num_batches: int | None, state: RunState, settings: TrainerSettings
-) -> Iterator[list[Batch]]:
-    """The batches of each optimizer step, to the end of the epoch or of the run."""
+) -> Iterator[Iterator[tuple[Batch, bool]]]:
+    """Yield the batches of each optimizer step, to the end of the epoch or of the run."""
     if num_batches is not None and state.batch >= num_batches:
         return  # a checkpoint after the last batch, before the epoch was closed
     limit = settings.train_batches
     batches = islice(iter(train), None if limit is None else limit - state.batch)
-    while not state.steps_reached(settings):
-        group = list(islice(batches, settings.accumulate))
-        if not group:
+    while not state.steps_reached(settings) and (first := next(batches, None)) is not None:
+        held = [first]
+        del first  # the loop alone decides how long a batch lives
+        yield _group(held, batches, settings.accumulate)
+
+
+def _group(held: list[Batch], batches: Iterator[Batch], most: int) -> Iterator[tuple[Batch, bool]]:
+    """Yield batches one by one, and whether each is the last of its step."""
+    for number in range(1, most + 1):
+        following = next(batches, None) if number < most else None
+        yield held.pop(), following is None
+        if following is None:
             return
-        yield group
+        held.append(following)
 
 
 def precision_of(
@@ -250,6 +266,13 @@ def _any_nonfinite(parameters: Sequence[torch.Tensor], strategy: Strategy) -> to
     dense = [g.coalesce().values() if g.is_sparse else g for g in own]
     largest = get_total_norm([g for g in dense if g.numel()], norm_type=math.inf)
     return ~torch.isfinite(largest)
+
+
+def _scale_gradients(parameters: Sequence[torch.Tensor], factor: float) -> None:
+    """Multiply all gradients, which were added up for another number of rows."""
+    for parameter in parameters:
+        if parameter.grad is not None:
+            parameter.grad.mul_(factor)
 
 
 def _nonfinite(found: torch.Tensor) -> str | None:

@@ -38,7 +38,7 @@ def test_a_trial_run_measures_everything(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads((tmp_path / "results.json").read_text())
     sections = {name: rows for name, rows in results.items() if isinstance(rows, dict)}
-    assert len(sections) == 10 and not [rows for rows in sections.values() if "error" in rows]
+    assert len(sections) == 11 and not [rows for rows in sections.values() if "error" in rows]
     for engine in ("threads", "processes", "inline", "torch"):
         assert sections["exactness"][f"{engine}: batches"] > 0
         assert sections["exactness"][f"{engine}: wrong"] == 0

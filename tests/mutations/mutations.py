@@ -281,8 +281,8 @@ MUTATIONS = (
     ),
     Mutation(
         "a loss that does not weigh by valid rows", "pipeline/training/loop.py",
-        'share = batch_loss * (world.size * batch["num_valid"] / max(valid, 1))',
-        "share = batch_loss / len(group)",
+        'share = batch_loss * (world.size * batch["num_valid"] / max(expected, 1))',
+        "share = batch_loss / settings.accumulate",
         _laws("torchrun"),
     ),
     Mutation(
