@@ -18,8 +18,9 @@ from penstock.core.sample import Sample, require_pixels
 @register("settings", "boxes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxSettings:
-    """Limits below which an augmentation stack drops boxes, checked after every step.
+    """Limits below which an augmentation stack drops boxes.
 
+    The stack checks them after every step of a library, and after consecutive window steps.
     Boxes are cut at the edges of the image. Boxes outside the image are always dropped. The rows
     of every ``box_*`` field follow.
 
