@@ -65,8 +65,8 @@ def ordered_steps(steps: Mapping[str, Node | None]) -> dict[str, Node]:
         after = (node or {}).get("_after_")
         if after is not None and after not in steps:
             raise ValueError(
-                f"augmentation step {name!r}: _after_ names {after!r}, which is no step; "
-                f"steps: {', '.join(steps)}"
+                f"augmentation step {name!r}: _after_={after!r}, expected one of the steps "
+                f"{', '.join(steps)}"
             )
         followers.setdefault(after, []).append(name)
     order: list[str] = []

@@ -18,8 +18,9 @@ from penstock.core.sample import Sample, require_pixels
 @register("settings", "boxes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxSettings:
-    """Limits below which an augmentation stack drops boxes, checked after every step.
+    """Limits below which an augmentation stack drops boxes.
 
+    The stack checks them after every step of a library, and after consecutive window steps.
     Boxes are cut at the edges of the image. Boxes outside the image are always dropped. The rows
     of every ``box_*`` field follow.
 
@@ -58,8 +59,8 @@ class KeypointSettings:
         for pair in self.swaps or ():
             if len(pair) != 2 or pair[0] == pair[1] or any(n in pair for n in numbers if n < 0):
                 raise ValueError(
-                    f"augment.keypoints.swaps: {pair} is no pair of two keypoints' names or "
-                    f"numbers, from 0 on; give pairs such as [1, 2]"
+                    f"augment.keypoints.swaps: {pair}, expected two different keypoints, by "
+                    f"name or by number from 0 on, such as [1, 2]"
                 )
         if len(set(points)) < len(points):
             raise ValueError("augment.keypoints.swaps: a keypoint is in two pairs; keep one")
@@ -181,7 +182,7 @@ class Targets:
         per_object = self.keypoints.per_object or max(len(keypoints), 1)
         if len(keypoints) % per_object:
             raise ValueError(
-                f"{key!r} has {len(keypoints)} keypoints, which are no multiple of "
+                f"{key!r} has {len(keypoints)} keypoints, expected a multiple of "
                 f"augment.keypoints.per_object={per_object}"
             )
         by_object = keypoints.reshape(-1, per_object, 3).copy()
@@ -292,8 +293,8 @@ def rows_of(samples: Sequence[Sample], rows: Sequence[Any] | None = None) -> dic
         for number, sample in enumerate(samples):
             if name not in sample:
                 raise ValueError(
-                    f"{sample.get('key')!r} has no field {name!r}, which {first.get('key')!r} "
-                    f"has; samples that are put together need the same fields"
+                    f"the field {name!r} of {first.get('key')!r} is missing in "
+                    f"{sample.get('key')!r}; combined samples need the same fields"
                 )
             values = np.asarray(sample[name])
             parts.append(values if rows is None else values[rows[number]])

@@ -387,15 +387,17 @@ def test_limits_apply_to_the_result_of_a_window():
     assert kept == [[0, 1], [1], [0], [0, 1]]
 
 
-def test_only_a_mirror_swaps_keypoints():
+def test_a_mirror_moves_boxes_and_swaps_keypoints():
     settings = KeypointSettings(swaps=[[0, 1]])
     given = {
         "image": np.zeros((4, 10, 3), np.uint8),
         "keypoints": np.array([[2, 1, 2], [7, 1, 1]], np.float32),
+        "boxes": np.array([[1, 0, 4, 2]], np.float32),
     }
     flip = step("horizontal_flip", p=1.0)
     once = stack(flip, keypoints=settings)(given, KeyedRng().at(0, 0, 0))
     assert once["keypoints"].tolist() == [[2, 1, 1], [7, 1, 2]]
+    assert once["boxes"].tolist() == [[6, 0, 9, 2]]
     twice = stack(flip, flip, keypoints=settings)(given, KeyedRng().at(0, 0, 0))
     assert twice["keypoints"].tolist() == given["keypoints"].tolist()
 

@@ -162,7 +162,7 @@ def _decode_unusual(data: bytes, mode: str) -> Image:
     """
     end = data.rfind(_END_OF_IMAGE)
     if end < 0:
-        raise RecordError("truncated JPEG: it has no end marker")
+        raise RecordError("truncated JPEG: the end marker is missing")
     image = decode_picture(open_header(data, "JPEG"), alpha=False)
     probe = data[:end] + b"\x55" * 256 + data[end:]
     if not np.array_equal(image, decode_picture(open_header(probe, "JPEG"), alpha=False)):
