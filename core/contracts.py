@@ -174,8 +174,6 @@ class Storage(ABC):
 
         Records that are views of a mapped file take 0 bytes.
         """
-        if "size_bytes" in self.index.columns:
-            return self.index.values("size_bytes", indices)
         return None
 
     def shards(self) -> Int64Array | None:

@@ -140,6 +140,7 @@ class TorchExecutor(Executor):
                 f"loader.timeout_s if reading is that slow, or find where it hangs with "
                 f"loader.engine=inline"
             )
+        wait([worker.sentinel for worker in self._workers], timeout=1)  # a death takes a moment
         for worker in self._workers:
             worker.join(timeout=0)
             if not worker.is_alive():
