@@ -22,6 +22,7 @@ Amount = float | Sequence[float]
 
 _ON_ARRAYS = (colours.brighten, colours.contrast, colours.saturate, colours.turn)
 _ON_TENSORS = (colours.brightened, colours.contrasted, colours.saturated, colours.turned)
+_HUE = 3
 _NEUTRAL = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
 
 
@@ -51,10 +52,11 @@ class ColourStep(PixelStep):
         import torch
 
         self._check_channels(pixels)
-        result, at_once = pixels.clone(), rows_at_once(pixels)
+        result = pixels.clone()
         white = 1.0 if pixels.is_floating_point() else 255.0
         contiguous: Any = {"memory_format": torch.contiguous_format}
         for order, rows in _rows_by_order(draws):
+            at_once = rows_at_once(pixels, 9 if _HUE in order else 6)  # hue needs more memory
             every = len(rows) == len(pixels)  # then they are in order
             for start, part in zip(count(0, at_once), rows.split(at_once)):
                 factors = draws["factors"].index_select(1, part)[..., None, None, None]

@@ -267,10 +267,10 @@ def like(value: Any, array: Any) -> Any:
     return torch.as_tensor(array)
 
 
-def rows_at_once(pixels: Any) -> int:
-    """Return how many rows to have as floats at once: a tenth of all, or 2 million numbers."""
+def rows_at_once(pixels: Any, parts: int = 10) -> int:
+    """Return how many rows to have as floats at once: one of `parts`, or 2 million numbers."""
     per_row = max(1, pixels[:1].numel())
-    return max(-(-len(pixels) // 10), _NUMBERS_AT_ONCE // per_row, 1)
+    return max(-(-len(pixels) // parts), _NUMBERS_AT_ONCE // per_row, 1)
 
 
 def refuse_fixed_fields(fields: Batch, step: str) -> None:
