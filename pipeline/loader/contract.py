@@ -149,7 +149,15 @@ class WorkerFigures(NamedTuple):
 
 
 class WorkerDiedError(Exception):
-    """The worker of a task died or hung; the message says how."""
+    """The worker of a task died or hung; the message says how.
+
+    Attributes:
+        final: What to raise if the task ends every worker.
+    """
+
+    def __init__(self, how: str, final: type[Exception]) -> None:
+        super().__init__(how)
+        self.final = final
 
 
 class Future:
