@@ -6,7 +6,9 @@ import logging
 import mmap
 import os
 import sys
+from bisect import bisect_right
 from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
@@ -107,6 +109,9 @@ class PageLock:
         self._accelerator = accelerator
         self._maps: WeakValueDictionary[int, LockedMap] = WeakValueDictionary()
         self._has_failed = False
+        self._versions = count(1)
+        self._version = 0
+        self._starts: tuple[int, list[int]] = 0, []
 
     def map(self, descriptor: int, size_bytes: int, **options: Any) -> mmap.mmap:
         """Map memory as `mmap.mmap` does, and page-lock it until its last view is gone."""
@@ -115,6 +120,7 @@ class PageLock:
             mapped.lock(self._accelerator)
         if mapped.address:
             self._maps[mapped.address] = mapped
+            self._version = next(self._versions)
         elif not self._has_failed:
             self._has_failed = True
             _logger.info("loader: memory is not page-locked in place; batches are copied once more")
@@ -123,14 +129,22 @@ class PageLock:
     @property
     def size_bytes(self) -> int:
         """Bytes that are page-locked."""
-        return sum(map(len, list(self._maps.values())))
+        return sum(map(len, self._live()))
 
     def find(self, address: int) -> LockedMap | None:
         """Return the page-locked memory that an address lies in; None if there is none."""
-        for mapped in list(self._maps.values()):
-            if mapped.address <= address < mapped.address + len(mapped):
-                return mapped
-        return None
+        version = self._version
+        if self._starts[0] != version:
+            self._starts = version, sorted(mapped.address for mapped in self._live())
+        starts = self._starts[1]
+        place = bisect_right(starts, address) - 1
+        mapped = self._maps.get(starts[place]) if place >= 0 else None
+        is_inside = mapped is not None and address < mapped.address + len(mapped)
+        return mapped if is_inside else None
+
+    def _live(self) -> list[LockedMap]:
+        """Return the maps that are viewed, while other threads make some."""
+        return [mapped for ref in self._maps.valuerefs() if (mapped := ref()) is not None]
 
 
 class LockedMap(mmap.mmap):

@@ -84,7 +84,7 @@ class Ring:
         with self._stream:
             self._stream.wait_event(slot.freed)
             if slot.buffer is None or slot.buffer.numel() < size_bytes:
-                slot.buffer = self._accelerator.empty(size_bytes + size_bytes // 8)
+                slot.buffer = self._accelerator.empty(_aligned(size_bytes + size_bytes // 8))
             slot.begun.record(self._stream)
             for start, piece in pieces:
                 slot.buffer[start : start + piece.numel()].copy_(piece, non_blocking=True)
@@ -105,7 +105,7 @@ class Ring:
 
         def on_device(value: Any) -> Any:
             if (place := slot.places.get(id(value))) is not None:
-                return place.view(buffer, value.dtype, value.shape)
+                return place.view(buffer)
             if (apart := slot.apart.get(id(value))) is not None:
                 return apart.clone()
             is_empty = isinstance(value, torch.Tensor)
@@ -181,13 +181,18 @@ class _Span:
     """
 
     def __init__(self, tensor: torch.Tensor, laid: torch.Tensor) -> None:
-        self.tensor = tensor
+        self.tensor, self._laid = tensor, laid
         self.strides = laid.stride()
         self.start = laid.data_ptr()
         extent = 1 + sum((n - 1) * step for n, step in zip(laid.shape, self.strides, strict=True))
         self.is_close = extent <= laid.numel()
-        self.bytes = laid.as_strided((extent,), (1,)).view(torch.uint8)
         self.size_bytes = extent * laid.itemsize
+
+    @property
+    def bytes(self) -> torch.Tensor:
+        """The bytes, uint8 [size_bytes]."""
+        extent = self.size_bytes // self._laid.itemsize
+        return self._laid.as_strided((extent,), (1,)).view(torch.uint8)
 
     @classmethod
     def of(cls, tensor: torch.Tensor) -> _Span:
@@ -203,10 +208,11 @@ class _Place:
     start: int
     span: _Span
 
-    def view(self, buffer: torch.Tensor, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
-        """Return the tensor in the buffer."""
-        laid = buffer[self.start : self.start + self.span.size_bytes].view(dtype)
-        return laid.as_strided(shape, self.span.strides)
+    def view(self, buffer: torch.Tensor) -> torch.Tensor:
+        """Return the tensor in a buffer, whose size is aligned."""
+        tensor = self.span.tensor
+        start = self.start // tensor.itemsize
+        return buffer.view(tensor.dtype).as_strided(tensor.shape, self.span.strides, start)
 
 
 def _runs(spans: Sequence[_Span], address: int) -> Iterator[tuple[int, int, list[_Span]]]:
@@ -228,33 +234,25 @@ def _runs(spans: Sequence[_Span], address: int) -> Iterator[tuple[int, int, list
 
 def _owned(batch: Batch, buffer: torch.Tensor) -> Batch:
     """Return a batch in memory of its own, small tensors together."""
-    address = buffer.data_ptr()
-    views = [each for each in _tensors_of(batch) if _is_view(each, buffer)]
+    storage = buffer.untyped_storage().data_ptr()
     own: dict[int, torch.Tensor] = {}
-    small = [_Span(each, each) for each in views if each.nbytes <= _SMALL_BYTES]
-    for first, stop, run in _runs([each for each in small if each.is_close], address):
-        copy = buffer[first:stop].clone()
+    small: list[_Span] = []
+    for tensor in _tensors_of(batch):
+        is_strided = type(tensor) is torch.Tensor and tensor.layout is torch.strided
+        # Tensors of other kinds do not say what they view.
+        if is_strided and tensor.untyped_storage().data_ptr() != storage:
+            continue
+        span = _Span(tensor, tensor) if is_strided else None
+        if span is not None and span.is_close and span.size_bytes <= _SMALL_BYTES:
+            small.append(span)
+        else:
+            own[id(tensor)] = tensor.clone()
+    for first, stop, run in _runs(small, buffer.data_ptr()):
+        copy = buffer[first : _aligned(stop)].clone()
         for span in run:
-            place = _Place(span.start - address - first, span)
-            own[id(span.tensor)] = place.view(copy, span.tensor.dtype, span.tensor.shape)
-    return mapped(
-        batch,
-        lambda value: (
-            own[id(value)] if id(value) in own
-            else value.clone() if isinstance(value, torch.Tensor) and _is_view(value, buffer)
-            else value
-        ),
-    )  # fmt: skip
-
-
-def _is_view(tensor: torch.Tensor, buffer: torch.Tensor) -> bool:
-    """Whether a tensor views a buffer, or is of a kind that does not say what it views."""
-    if type(tensor) is not torch.Tensor or tensor.layout is not torch.strided:
-        return True
-    same_device = tensor.device == buffer.device
-    return (
-        same_device and tensor.untyped_storage().data_ptr() == buffer.untyped_storage().data_ptr()
-    )
+            place = _Place(span.start - buffer.data_ptr() - first, span)
+            own[id(span.tensor)] = place.view(copy)
+    return mapped(batch, lambda value: own.get(id(value), value))
 
 
 def _tensors_of(batch: Any) -> list[torch.Tensor]:
