@@ -156,11 +156,10 @@ class Stack:
         for stage in stages:
             if isinstance(stage, _OwnStage):
                 sample = stage(sample, rng, groups)
-            elif isinstance(stage, WindowStage):
-                # A later step must not see the buffer, nor change what an earlier one keeps.
-                sample = stage(dict(sample), rng, into if stage is stages[-1] else None)
-            else:
-                sample = stage(sample, rng)
+            elif isinstance(stage, WindowStage) and stage is stages[-1]:
+                sample = stage(dict(sample), rng, into)
+            else:  # in place, on a copy: an earlier step may keep its result
+                sample = stage(dict(sample), rng)
         return sample
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> Sample:

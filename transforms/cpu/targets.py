@@ -229,13 +229,31 @@ def _fit_to_masks(sample: Sample) -> None:
     sample["boxes"] = np.stack(edges, 1).astype(np.float32)
 
 
-def refuse_box_masks(sample: Sample, step: str) -> None:
-    """Raise ValueError if a sample has ``box_masks``, which a step does not move."""
-    if "box_masks" in sample:
-        raise ValueError(
-            f"{step}: {sample.get('key')!r} has box_masks, which it does not move; leave it out, "
-            f"or drop them with dataset.annotations.masks=false"
-        )
+def check_together(step: str, samples: Sequence[Sample], fields: Sequence[str]) -> None:
+    """Check that samples have `fields` and images of as many channels, and no ``box_masks``.
+
+    Raises:
+        ValueError: A field is missing, or a step would have to move masks of boxes.
+    """
+    for one in samples:
+        key = one.get("key")
+        if "box_masks" in one:
+            raise ValueError(
+                f"{step}: {key!r} has box_masks, which it does not move; leave the step out, or "
+                f"drop them with dataset.annotations.masks=false"
+            )
+        for name in fields:
+            if name not in one:
+                raise ValueError(
+                    f"{step}: {name} missing in {key!r}; choose annotations with it, such as "
+                    f"dataset/annotations=coco, or drop the field with dataset.keys"
+                )
+        shape, first = one["image"].shape, samples[0]["image"].shape
+        if shape[2:] != first[2:]:
+            raise ValueError(
+                f"{step}: {key!r} is an image of shape {shape}, {samples[0].get('key')!r} of "
+                f"{first}; channels must agree"
+            )
 
 
 class LostPoints:
