@@ -178,12 +178,14 @@ class Storage(ABC):
             return self.index.values("size_bytes", indices)
         return None
 
-    def shards(self) -> Int64Array | None:
-        """Return the first record of each shard, int64 [s], ascending, or None.
+    def shards(self) -> Int64Array:
+        """Return the first record of each shard, int64 [s], ascending from 0.
 
         A shard is a file or a row group that is best read as a whole.
         """
-        return None
+        import numpy as np
+
+        return np.zeros(1, np.int64)
 
     def keep_most_used(self, ranks: Ranks) -> None:
         """Take a hint before the first read: records ranked by expected access count."""
