@@ -152,7 +152,7 @@ class WorkerDiedError(Exception):
     """The worker of a task died or hung; the message says how.
 
     Attributes:
-        final: What to raise if the task ends every worker.
+        final: Exception class to raise if the task ends every worker.
     """
 
     def __init__(self, how: str, final: type[Exception]) -> None:

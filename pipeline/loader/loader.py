@@ -57,7 +57,7 @@ _logger = logging.getLogger(__name__)
 class EpochRuns:
     """Deliveries of one epoch after another, without a gap where one ends and the next begins.
 
-    With `across`, the tasks of the next epoch follow those of this one. So no worker idles while
+    With `across`, the tasks of the next epoch follow without a pause. So no worker idles while
     the last batches are awaited, and the next epoch's first batches are computed while this one
     is evaluated. They are dropped where the next iteration is of another epoch.
 
@@ -298,7 +298,7 @@ class Loader:
     def __len__(self) -> int:
         """Batches in an epoch; TypeError for a stream, whose length is unknown."""
         if self.plan is None:
-            raise TypeError("a stream has no length: iterate until it ends")
+            raise TypeError("the length of a stream is unknown: iterate until it ends")
         return self.plan.num_batches
 
     @property
@@ -389,7 +389,7 @@ class Loader:
                     delivery = self._filled(delivery, self._stream)
                 elif delivery.batch is None and delivery.faults and self._has_other_ranks:
                     raise BadSampleError(
-                        f"{self.dataset}: batch {delivery.number} has no good sample on this rank, "
+                        f"{self.dataset}: batch {delivery.number} lacks a good sample on this rank, "
                         f"and no other record could be read to fill it; repair the data"
                     )
                 self.stats.add(delivery)
@@ -445,8 +445,8 @@ class Loader:
             return None
         if empty:
             raise ValueError(
-                f"{self.dataset}: the readers of this rank have no records, and other ranks have "
-                f"some; lower dataset.readers, or add records"
+                f"{self.dataset}: the readers of this rank lack records that other ranks have; "
+                f"lower dataset.readers, or add records"
             )
         raise BadSampleError(
             f"{self.dataset}: all records of rank {stream.rank} are bad, and it needs a good one "

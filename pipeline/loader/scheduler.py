@@ -99,7 +99,7 @@ class Scheduler:
             LoaderClosedError: Another thread closed the scheduler.
             LoaderTimeoutError: No batch came within `timeout_s` from workers that stay.
             WorkerError: Workers cannot be started, or a batch ends every one of them.
-            Exception: What computing a batch raised.
+            Exception: A batch could not be computed.
         """
         self._is_closed = False
         is_intact, is_first = False, True

@@ -149,7 +149,7 @@ class _WorkerProcess(Worker):
 
     @property
     def final_error(self) -> type[Exception]:
-        """What to raise if a task ends every worker as it ended this one."""
+        """Exception class to raise if a task ends every worker as it ended this one."""
         return MemoryError if self._child.exit_code == OUT_OF_MEMORY else WorkerError
 
     def ending(self) -> str:

@@ -127,7 +127,7 @@ class Worker(ABC):
 
     @property
     def final_error(self) -> type[Exception]:
-        """What to raise if a task ends every worker as it ended this one."""
+        """Exception class to raise if a task ends every worker as it ended this one."""
         return WorkerError
 
     @abstractmethod
