@@ -389,7 +389,7 @@ class Loader:
                     delivery = self._filled(delivery, self._stream)
                 elif delivery.batch is None and delivery.faults and self._has_other_ranks:
                     raise BadSampleError(
-                        f"{self.dataset}: batch {delivery.number} lacks a good sample on this rank, "
+                        f"{self.dataset}: batch {delivery.number} lacks a good sample on this rank "
                         f"and no other record could be read to fill it; repair the data"
                     )
                 self.stats.add(delivery)
