@@ -103,9 +103,13 @@ class PageLock:
 
     Args:
         accelerator: The accelerator that reads the memory.
+
+    Attributes:
+        device: Its device.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
+        self.device = accelerator.device
         self._accelerator = accelerator
         self._maps: WeakValueDictionary[int, LockedMap] = WeakValueDictionary()
         self._has_failed = False

@@ -64,10 +64,10 @@ class DeviceQueue:
         self._image_sizes: set[tuple[int, int]] = set()
         accelerator = accelerator or Accelerator.of(self.device)
         if accelerator is not None:
-            lock = self._lock = PageLock(accelerator)
-            self._ring = Ring(accelerator, lock, depth=depth, ended=self._copy_ended)
-            if isinstance(loader, Loader):
-                loader.page_lock(lock)
+            self.device = accelerator.device
+            is_ours = isinstance(loader, Loader)
+            self._lock = loader.page_lock(accelerator) if is_ours else PageLock(accelerator)
+            self._ring = Ring(accelerator, self._lock, depth=depth, ended=self._copy_ended)
 
     def __len__(self) -> int:
         return len(self.loader)

@@ -24,6 +24,7 @@ from penstock.core.contracts import (
     capabilities_of,
 )
 from penstock.core.forks import leave_to_parent
+from penstock.pipeline.accelerator import PageLock
 from penstock.pipeline.loader.compute import BatchComputer
 from penstock.pipeline.loader.contract import BatchTask, Delivery, Fault, mapped, to_tensor
 from penstock.pipeline.loader.executors import executor_named
@@ -48,7 +49,7 @@ from penstock.pipeline.samplers.sequential import SequentialSampler
 if TYPE_CHECKING:
     from penstock.core.contracts import BatchTransform, Collate, Dataset, Sampler
     from penstock.core.sample import Batch
-    from penstock.pipeline.accelerator import PageLock
+    from penstock.pipeline.accelerator import Accelerator
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _logger = logging.getLogger(__name__)
@@ -277,8 +278,6 @@ class Loader:
         if not settings.workers:
             name = "inline"
         self._scheduler = Scheduler(executor_named(name), self._compute, settings)
-        if self._lock is not None:
-            self._scheduler.page_lock(self._lock)
         self.stats.workers = None if name == "inline" else self._scheduler.workers
         self._runs = EpochRuns(
             self._scheduler,
@@ -334,15 +333,17 @@ class Loader:
         """Whether the next batch is computed, so that asking for it does not wait."""
         return self._scheduler.is_ready
 
-    def page_lock(self, lock: PageLock) -> None:
+    def page_lock(self, accelerator: Accelerator) -> PageLock:
         """Write batches where an accelerator reads them, from the next ones on.
 
-        Its caller alone hands them to the device: memory is written again as soon as no array
+        The caller alone gives them to the device: memory is written again as soon as no array
         views it. `DeviceQueue` calls this; a loader without one page-locks nothing.
         """
-        if self.settings.pin_memory is not False:
-            self._lock = lock
-            self._scheduler.page_lock(lock)
+        if self._lock is None or self._lock.device != accelerator.device:
+            self._lock = PageLock(accelerator)
+            if self.settings.pin_memory is not False:
+                self._scheduler.page_lock(self._lock)
+        return self._lock
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next iteration be `epoch`, from the batch of a loaded state of that epoch.

@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.contracts import CollateCapabilities
-from penstock.pipeline.accelerator import PageLock
 from penstock.pipeline.collates.stack import stack
 from penstock.pipeline.loader import memory
 from penstock.pipeline.loader.bundles import row_bytes
@@ -170,7 +169,7 @@ def test_batches_that_are_kept_are_never_overwritten(arrays_folder, monkeypatch,
     with make_loader(dataset(Arrays(arrays_folder)), **ways) as loader:
         if locked:
             monkeypatch.setattr(memory, "_LEAST_BYTES", 1)
-            loader.page_lock(PageLock(accelerator))
+            loader.page_lock(accelerator)
         kept = [batch for _ in range(3) for batch in loader]
         assert [batch_digest(batch) for batch in kept] == expected
     kept[0]["image"].zero_()

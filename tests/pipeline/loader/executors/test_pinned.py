@@ -34,7 +34,7 @@ def expected(epochs: int = 1, **settings):
 
 def staged(memory, **changes):
     loader = make_loader(StagedFake(N, size=SIZE), **changes)
-    loader.page_lock(PageLock(memory))
+    loader.page_lock(memory)
     return loader
 
 
@@ -74,6 +74,15 @@ def test_without_a_consumer_on_a_device_nothing_is_locked(memory, settings):
     digests(make_loader(StagedFake(N, size=SIZE), pin_memory=True, **settings))
     digests(staged(memory, pin_memory=False, **settings))
     assert not memory.made
+
+
+def test_another_queue_over_the_same_loader_locks_nothing_again(memory):
+    with staged(memory, **PROCESS, across_epochs=False) as loader:
+        lock = loader.page_lock(memory)
+        for _ in range(3):
+            assert loader.page_lock(memory) is lock
+            digests(loader)
+        assert memory.made == the_pool(loader)._arena._made
 
 
 @pytest.mark.parametrize("settings", [THREADS, PROCESS], ids=["threads", "process"])
@@ -143,7 +152,7 @@ def test_bad_samples_leave_gaps_that_are_closed(memory, settings, on_error):
     alike = make_loader(FakeDataset(N, size=SIZE, bad=(3, 40, 47)), **changes)
     dataset = StagedFake(N, size=SIZE, bad=(3, 40, 47))
     with make_loader(dataset, **settings, **changes) as loader:
-        loader.page_lock(PageLock(memory))
+        loader.page_lock(memory)
         assert digests(loader) == digests(alike)
 
 
