@@ -91,9 +91,7 @@ class IndexedStorage(Storage):
 
     def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any] | None:
         """Return the bytes that reading each record takes, integer [n]; None if unknown."""
-        if "size_bytes" in self.index.columns:
-            return self.index.values("size_bytes", indices)
-        return None
+        return Storage.held_bytes(self, indices)
 
     def mark(self) -> Any:
         """Return JSON values that change with the data; by default size and time of the file.

@@ -123,10 +123,6 @@ class Hdf5Storage(FileStorage):
         """Return 0, for no shards: a chunk is decoded alone."""
         return np.zeros(1, np.int64)
 
-    def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the bytes of each record, int64 [n]."""
-        return self.index.values("size_bytes", indices)
-
     @property
     def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
         """Return the fields of every record; empty unless all are arrays of fixed shape."""
