@@ -53,7 +53,7 @@ class Ring:
 
     Args:
         accelerator: The device.
-        lock: The page-locked memory that batches may lie in.
+        lock: Finds the page-locked memory of a batch.
         depth: Number of buffers.
         ended: Called with the seconds of each copy that has ended, by the device's clock.
     """
