@@ -1,8 +1,8 @@
 """A stand-in for an accelerator whose streams run late, in an order that a seed decides.
 
-Tensors "on the device" are tensors in host memory. Under the stand-in, as a context, every operation on
-them is put into the queue of the current stream. Memory is spoiled in the stream that allocated it
-when the last tensor that views it is gone, as a caching allocator would give it out again.
+Tensors "on the device" are tensors in host memory. While the stand-in is entered, every operation
+on them joins the queue of the current stream. When the last tensor that views some memory is gone,
+that memory is spoiled in the stream that allocated it: a caching allocator would lend it again.
 """
 
 from __future__ import annotations
