@@ -113,7 +113,7 @@ class HostAccelerator(Accelerator):
 
 @dataclass
 class Bench:
-    """What sections share.
+    """Data and scales of all sections.
 
     Attributes:
         scale: How large everything is.

@@ -40,7 +40,7 @@ class Accelerator:
 
     @classmethod
     def of(cls, device: torch.device) -> Accelerator | None:
-        """Return the accelerator of a device; None if it has no streams."""
+        """Return the accelerator of a device; None for the CPU and the like."""
         return None if device.type in _AT_ONCE else cls(device)
 
     def stream(self) -> Any:
@@ -98,8 +98,8 @@ class Accelerator:
 class PageLock:
     """Maps memory that an accelerator reads directly.
 
-    Where page-locking fails, memory is mapped all the same, and batches are copied from it
-    through page-locked memory of torch's.
+    If page-locking fails, memory is still mapped, and batches are copied from it through
+    page-locked memory of torch's.
 
     Args:
         accelerator: The accelerator that reads the memory.
@@ -136,7 +136,7 @@ class PageLock:
         return sum(map(len, self._live()))
 
     def find(self, address: int) -> LockedMap | None:
-        """Return the page-locked memory that an address lies in; None if there is none."""
+        """Return the page-locked memory that contains an address, or None."""
         version = self._version
         if self._starts[0] != version:
             self._starts = version, sorted(mapped.address for mapped in self._live())

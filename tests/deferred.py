@@ -1,8 +1,8 @@
 """A stand-in for an accelerator whose streams run late, in an order that a seed decides.
 
-Tensors "on the device" lie in host memory. Under the stand-in, as a context, every operation on
-them is put into the queue of the current stream. Memory is spoiled in the stream that allocated it
-when the last tensor that views it is gone, as a caching allocator would give it out again.
+Tensors "on the device" are tensors in host memory. While the stand-in is entered, every operation
+on them joins the queue of the current stream. When the last tensor that views some memory is gone,
+that memory is spoiled in the stream that allocated it: a caching allocator would lend it again.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Deferred(TorchDispatchMode, Accelerator):
         return count
 
     def is_there(self, value: Any) -> bool:
-        """Whether a tensor lies on the device."""
+        """Whether a tensor is on the device."""
         return isinstance(value, torch.Tensor) and self._raw(value) is not None
 
     def _raw(self, tensor: torch.Tensor) -> bytearray | None:
@@ -173,7 +173,7 @@ def _meta(value: Any) -> Any:
 
 
 class Stream:
-    """A queue of what is to be done."""
+    """A queue of work."""
 
     def __init__(self, device: Deferred) -> None:
         self.queue: deque[Callable[[], Any]] = deque()
@@ -199,7 +199,7 @@ class Stream:
             self.add(lambda: event.happened >= recorded)
 
     def step(self) -> bool:
-        """Do the first thing, if it need not wait."""
+        """Do the first thing, unless it waits."""
         if not self.queue or self._device.is_running:
             return False
         self._device.is_running = True

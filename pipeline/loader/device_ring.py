@@ -53,7 +53,7 @@ class Ring:
 
     Args:
         accelerator: The device.
-        lock: The page-locked memory of batches.
+        lock: Finds the page-locked memory of a batch.
         depth: Number of buffers.
         ended: Called with the seconds of each copy that has ended, by the device's clock.
     """
@@ -78,7 +78,6 @@ class Ring:
         slot = self._slots[0]
         self._slots.rotate(-1)
         self._retire(slot, wait=True)
-        slot.host = host
         tensors = _tensors_of(host)
         pieces, size_bytes = self._lay_out(slot, [each for each in tensors if is_plain(each)])
         with self._stream:
@@ -94,6 +93,7 @@ class Ring:
                 if not is_plain(each)
             }
             slot.filled.record(self._stream)
+        slot.host = host
         return slot
 
     def deliver(self, slot: Slot, change: Callable[[Any], Batch]) -> Batch:

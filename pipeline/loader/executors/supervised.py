@@ -288,7 +288,7 @@ class SupervisedExecutor(Executor):
         first = min(worker.deadline for worker in workers)
         timeout_s = None if first == float("inf") else max(0.0, first - time.monotonic())
         sources = [worker.connection for worker in workers]
-        ready = set(wait([self._awake, *sources, *(w.sentinel for w in workers)], timeout_s))
+        ready = set(wait({self._awake, *sources, *(w.sentinel for w in workers)}, timeout_s))
         if self._awake in ready:
             while self._awake.poll():
                 self._awake.recv_bytes()

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -193,3 +196,17 @@ def test_on_cuda_a_loop_may_drop_a_batch_before_its_copy_is_through(settings):
         torch.cuda._sleep(2_000_000_000)
         copies = [batch["image"].to("cuda", non_blocking=True) for batch in loader]
     assert all(torch.equal(copy.cpu(), image) for copy, image in zip(copies, images, strict=True))
+
+
+@pytest.mark.gpu
+def test_a_bare_loader_opens_no_context_on_the_device():
+    code = (
+        "import torch\n"
+        "from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader\n"
+        "for engine in ('inline', 'threads'):\n"
+        "    with make_loader(FakeDataset(32), engine=engine, num_workers=2) as it:\n"
+        "        assert digests(it) and not torch.cuda.is_initialized(), engine\n"
+    )
+    root = Path(__file__).resolve().parents[4]
+    done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
