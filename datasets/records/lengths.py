@@ -35,3 +35,17 @@ def read_lengths(
         )
     lengths = lengths.astype(np.int64)
     return lengths if most is None else np.minimum(lengths, most)
+
+
+def refuse_longer(
+    sampler: str, index: Index | None, lengths: NDArray[np.int64], most: int, remedy: int
+) -> None:
+    """Raise ValueError if a record is longer than `most`; `remedy` is a fitting max_tokens."""
+    row = int(lengths.argmax()) if lengths.size else 0
+    if lengths.size and lengths[row] > most:
+        key = index.keys(np.array([row]))[0] if index is not None else row
+        raise ValueError(
+            f"{sampler} sampler: record {row} ({key}) has length {lengths[row]}, expected at most "
+            f"{most}; set sampler.max_tokens={remedy} or more, or sampler.max_length if a "
+            f"transform cuts longer records"
+        )

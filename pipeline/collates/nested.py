@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import CollateCapabilities
+from penstock.core.contracts import Collate
 from penstock.core.registry import register
 from penstock.core.sample import Batch, Sample
-from penstock.pipeline.collating import (
-    batch_keys,
-    count_padding,
-    from_arrays,
-    from_values,
-    is_array,
-    padded,
-    refuse_unlike,
-    to_array,
-    to_columns,
-)
+from penstock.pipeline import collating
+from penstock.pipeline.collating import is_array, to_array
 
 RULES = ("stack", "list", "pad", "concat", "nodes", "edges")
 _GRAPH, _COUNT = "graph", "num_nodes"
 
 
 @register("collate", "nested")
-class NestedCollate:
+class NestedCollate(Collate):
     """Collate nested dicts into dicts of tensors, with rules by path for ragged data and graphs.
 
     ==========  ================================================================================
@@ -52,14 +43,11 @@ class NestedCollate:
         value: Fill value of padding.
     """
 
-    def __init__(self, *, rules: Mapping[str, Any] | None = None, value: float = 0) -> None:
-        self.rules = dict(_flat(rules or {}, ""))
-        self.value = value
+    overhead = staticmethod(collating.count_padding)
 
-    @property
-    def capabilities(self) -> CollateCapabilities:
-        """Return the padding counter."""
-        return CollateCapabilities(overhead=count_padding)
+    def __init__(self, *, rules: Mapping[str, Any] | None = None, value: float = 0) -> None:
+        self.rules = _flat(rules or {}, "")
+        self.value = value
 
     def __call__(self, samples: list[Sample]) -> Batch:
         """Collate samples of one structure into a batch of that structure.
@@ -68,12 +56,11 @@ class NestedCollate:
         not fit.
         """
         found: set[str] = set()
-        keys = batch_keys({"key": [s["key"] for s in samples if "key" in s]}, len(samples))
+        keys = [str(s.get("key", f"row {row}")) for row, s in enumerate(samples)]
         batch = self._dict(samples, "", keys, found)
-        for path in self.rules.keys() - found:
-            raise ValueError(
-                f"collate/nested: nothing at {path!r}, which has a rule; paths: "
-                f"{', '.join(sorted(found))}"
+        if unused := sorted(self.rules.keys() - found):
+            _refuse(
+                f"nothing at {unused[0]!r}, which has a rule; paths: {', '.join(sorted(found))}"
             )
         return batch
 
@@ -81,129 +68,117 @@ class NestedCollate:
         self, parts: Sequence[Any], path: str, keys: Sequence[str], found: set[str]
     ) -> dict[str, Any]:
         made: dict[str, Any] = {}
-        for name, values in to_columns(parts, keys=keys, path=path).items():
+        for name, values in collating.to_columns(parts, keys=keys, path=path).items():
             inner = f"{path}{name}"
+            rule = self.rules.get(inner)
             found.add(inner)
-            if any(isinstance(value, dict) for value in values):
-                if not all(isinstance(value, dict) for value in values):
-                    raise ValueError(f"collate/nested: {inner!r} is a dict in some samples only")
-                if inner in self.rules:
-                    raise ValueError(
-                        f"collate/nested: {inner!r} is a dict and has the rule "
-                        f"{self.rules[inner]!r}; give rules to what is in it"
-                    )
+            dicts = sum(isinstance(value, dict) for value in values)
+            if dicts and dicts < len(values):
+                _refuse(f"{inner!r} is a dict in some samples only")
+            if dicts and rule:
+                _refuse(f"{inner!r} is a dict and has the rule {rule!r}; give rules to its fields")
+            if dicts:
                 new = {name: self._dict(values, f"{inner}.", keys, found)}
-            elif self.rules.get(inner) == "edges":
+            elif rule == "edges":
                 new = self._edges(parts, name, path, keys)
             else:
                 new = self._leaf(values, name, inner, keys)
-            for key, value in new.items():
-                _put(made, parts, key, value, name, path)
+            for added in new.keys() & parts[0].keys() - {name, _COUNT}:
+                _refuse(
+                    f"'{path}{added}' is in the samples, and the rule of {inner!r} adds it; "
+                    f"rename the field"
+                )
+            made |= new
         return made
 
     def _leaf(self, values: list[Any], name: str, path: str, keys: Sequence[str]) -> dict[str, Any]:
         rule = self.rules.get(path)
         if rule is None:
-            if all(is_array(value) for value in values):
+            if all(map(is_array, values)):
                 rule = "stack"
-            elif any(is_array(value) or isinstance(value, (list, tuple)) for value in values):
-                rule = "list"
-            else:
-                return {name: from_values(values)}
-        if rule == "list":
+            elif not any(is_array(value) or isinstance(value, (list, tuple)) for value in values):
+                return {name: collating.from_values(values)}
+        if rule in (None, "list"):
             return {name: [_copied(value) for value in values]}
         arrays = [_array(value, path, rule, key) for value, key in zip(values, keys, strict=True)]
         if rule == "stack":
-            remedy = (
-                f"a transform, or say what they are: collate.rules={{{path}: pad}}, or another of "
-                f"{', '.join(RULES)}"
-            )
-            return {name: from_arrays(path, arrays, keys, remedy=remedy)}
-        arrays = _filled_in(arrays)
+            remedy = f"a transform, or by a rule: collate.rules={{{path}: pad}}, or another rule"
+            return {name: collating.from_arrays(path, arrays, keys, remedy=remedy)}
+        # Empty lists have no shape and dtype; they take those of the others.
+        first = next((array for array in arrays if array.size), arrays[0])
+        arrays = [array if len(array) else first[:0] for array in arrays]
         if rule == "pad":
-            made = padded(
-                "collate/nested", path, arrays, keys, axes=1, size_of=lambda longest: longest,
-                fill=self.value, remedy="see collate.rules",
+            made = collating.padded(
+                "collate/nested", path, arrays, keys, axes=1, size_of=int, fill=self.value,
+                remedy="see collate.rules",
             )  # fmt: skip
             return {f"{name}{key.removeprefix(path)}": value for key, value in made.items()}
-        return {name: _joined(arrays, path, keys)}
+        remedy = "rows to concatenate differ in the first axis only"
+        collating.refuse_unlike(
+            f"collate/nested: {path!r}", arrays, keys, free_axes=1, remedy=remedy
+        )
+        return {name: np.concatenate(arrays)}
 
     def _edges(
         self, parts: Sequence[Any], name: str, path: str, keys: Sequence[str]
     ) -> dict[str, Any]:
-        counts = np.array(
-            [self._nodes(part, path, key) for part, key in zip(parts, keys, strict=True)], np.int64
-        )
-        edges: list[NDArray[np.int64]] = []
-        for part, count, key in zip(parts, counts.tolist(), keys, strict=True):
+        counts = [self._nodes(part, path, key) for part, key in zip(parts, keys, strict=True)]
+        edges, offset = [], 0
+        for part, count, key in zip(parts, counts, keys, strict=True):
             ends = _array(part[name], f"{path}{name}", "edges", key)
-            if ends.size == 0:
-                ends = np.zeros((2, 0), np.int64)
+            ends = ends if ends.size else np.zeros((2, 0), np.int64)
             if ends.ndim != 2 or len(ends) != 2 or ends.dtype.kind not in "iu":
-                raise ValueError(
-                    f"collate/nested: '{path}{name}' is {ends.dtype} {list(ends.shape)} in sample "
-                    f"{key!r}, expected whole numbers [2, edges]"
+                _refuse(
+                    f"'{path}{name}' is {ends.dtype} {list(ends.shape)} in sample {key!r}, "
+                    f"expected whole numbers [2, edges]"
                 )
             if ends.size and not (0 <= ends.min() and ends.max() < count):
-                raise ValueError(
-                    f"collate/nested: '{path}{name}' has nodes {ends.min()} to {ends.max()} in "
-                    f"sample {key!r}, which has {count} nodes, numbered from 0"
+                _refuse(
+                    f"'{path}{name}' has nodes {ends.min()} to {ends.max()} in sample {key!r}, "
+                    f"which has {count} nodes, numbered from 0"
                 )
-            edges.append(ends.astype(np.int64))
-        offsets = np.cumsum(counts) - counts
-        raised = [ends + offset for ends, offset in zip(edges, offsets.tolist(), strict=True)]
+            edges.append(ends.astype(np.int64) + offset)
+            offset += count
         return {
-            name: np.concatenate(raised, axis=1),
+            name: np.concatenate(edges, axis=1),
             _GRAPH: np.repeat(np.arange(len(parts)), counts),
-            _COUNT: counts,
+            _COUNT: np.array(counts),
         }
 
     def _nodes(self, part: Mapping[str, Any], path: str, key: str) -> int:
         """Count the nodes of one sample's graph."""
-        said = {
+        counts = {
             name: len(_array(value, f"{path}{name}", "nodes", key))
             for name, value in part.items()
             if self.rules.get(f"{path}{name}") == "nodes"
         }
         if _COUNT in part:
-            said[_COUNT] = int(part[_COUNT])
-        if not said:
-            raise ValueError(
-                f"collate/nested: how many nodes there are is not said beside the edges; give a "
-                f"field of nodes its rule, collate.rules={{{path}x: nodes}}, or the samples a "
-                f"number '{path}{_COUNT}'"
+            counts[_COUNT] = int(part[_COUNT])
+        if not counts:
+            _refuse(
+                f"unknown number of nodes; give a field of nodes its rule, "
+                f"collate.rules={{{path}x: nodes}}, or the samples a number '{path}{_COUNT}'"
             )
-        if len(set(said.values())) > 1:
-            raise ValueError(f"collate/nested: numbers of nodes differ in sample {key!r}: {said}")
-        return next(iter(said.values()))
+        if len(set(counts.values())) > 1:
+            _refuse(f"numbers of nodes differ in sample {key!r}: {counts}")
+        return next(iter(counts.values()))
 
 
-def _flat(rules: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
-    """Flatten rules to pairs of a dotted path and a rule."""
-    flat: list[tuple[str, str]] = []
+def _refuse(text: str) -> None:
+    raise ValueError(f"collate/nested: {text}")
+
+
+def _flat(rules: Mapping[str, Any], path: str) -> dict[str, str]:
+    """Flatten rules to a rule by dotted path."""
+    flat: dict[str, str] = {}
     for name, rule in rules.items():
         if isinstance(rule, Mapping):
-            flat += _flat(rule, f"{path}{name}.")
+            flat |= _flat(rule, f"{path}{name}.")
         elif rule in RULES:
-            flat.append((f"{path}{name}", rule))
+            flat[f"{path}{name}"] = rule
         else:
-            raise ValueError(
-                f"collate/nested: rule {rule!r} for '{path}{name}'; expected {', '.join(RULES)}"
-            )
+            _refuse(f"rule {rule!r} for '{path}{name}'; expected {', '.join(RULES)}")
     return flat
-
-
-def _put(
-    made: dict[str, Any], parts: Sequence[Any], key: str, value: Any, name: str, path: str
-) -> None:
-    """Add a field; refuse a derived field that the samples already have."""
-    added = key != name and not (key == _COUNT and _COUNT in parts[0])
-    if added and key in parts[0]:
-        raise ValueError(
-            f"collate/nested: '{path}{key}' is in the samples, and is what the rule of "
-            f"'{path}{name}' adds; rename the field"
-        )
-    made[key] = value
 
 
 def _array(value: Any, path: str, rule: str, key: str) -> NDArray[Any]:
@@ -218,31 +193,18 @@ def _array(value: Any, path: str, rule: str, key: str) -> NDArray[Any]:
         if array.ndim and array.dtype.kind in "biuf":
             return array
     raise ValueError(
-        f"collate/nested: {path!r} has the rule {rule!r} and is no array in sample {key!r} but "
+        f"collate/nested: {path!r} has the rule {rule!r} and is not an array in sample {key!r} but "
         f"{type(value).__name__}; use the rule list"
     )
-
-
-def _filled_in(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
-    """Give empty arrays the shape and dtype of the others, which lists cannot express."""
-    first = next((array for array in arrays if array.size), arrays[0])
-    nothing = np.zeros((0, *first.shape[1:]), first.dtype)
-    return [array if array.size or len(array) else nothing for array in arrays]
-
-
-def _joined(arrays: list[Any], path: str, keys: Sequence[str]) -> Any:
-    remedy = "to be joined, they may differ in their first axis alone"
-    refuse_unlike(f"collate/nested: {path!r}", arrays, keys, free_axes=1, remedy=remedy)
-    return np.concatenate(arrays)
 
 
 def _copied(value: Any) -> Any:
     """Copy a leaf and its arrays."""
     if is_array(value):
         return np.array(to_array(value))
-    made: Callable[[Any], Any] = type(value) if type(value) in (list, tuple) else list
     if isinstance(value, (list, tuple)):
-        return made([_copied(item) for item in value])
+        made = [_copied(item) for item in value]
+        return tuple(made) if type(value) is tuple else made
     if isinstance(value, dict):
         return {name: _copied(item) for name, item in value.items()}
     return value

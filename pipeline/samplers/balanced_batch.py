@@ -8,17 +8,11 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Index, SamplerCapabilities
-from penstock.core.machine_cache import signature_of
+from penstock.core.contracts import Index
 from penstock.core.registry import register
 from penstock.core.rng import permute
-from penstock.pipeline.epoch_orders import StoredOrderSampler
-from penstock.pipeline.samplers.class_batches import (
-    Members,
-    class_column,
-    epoch_of_classes,
-    stored_classes,
-)
+from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable
+from penstock.pipeline.samplers.class_batches import Members, class_column, epoch_of_classes
 
 
 @register("sampler", "balanced_batch")
@@ -27,7 +21,7 @@ class BalancedBatchSampler(StoredOrderSampler):
 
     Every batch and every rank has all classes, or `classes` of them, equally often. Classes occur
     in equally many batches, within one. The records of a class are shuffled anew each epoch and
-    drawn in cycles. Computes one epoch's order at a time, once per machine.
+    drawn in cycles.
 
     Args:
         n: Number of records.
@@ -37,10 +31,6 @@ class BalancedBatchSampler(StoredOrderSampler):
         classes: Classes in a batch, a divisor of G; null for all classes with records.
         num_batches: Batches in an epoch; null: enough for `n` positions, rounded up.
         column: Index column of the class.
-
-    Raises:
-        ValueError: `classes` does not divide G or exceeds the number of classes, or `column` is
-            missing.
     """
 
     def __init__(
@@ -54,46 +44,36 @@ class BalancedBatchSampler(StoredOrderSampler):
         num_batches: Annotated[int, Ge(1)] | None = None,
         column: str = "label",
     ) -> None:
-        values = class_column("balanced_batch", column, index, remedy="give the storage labels, "
-                              "or set sampler.column to what says the class")  # fmt: skip
+        values = class_column("balanced_batch", column, index)
         known = len(np.unique(values))
-        per_batch = classes or known
+        per_batch = classes or max(known, 1)
         if per_batch > known:
             raise ValueError(
-                f"balanced_batch sampler: classes is {per_batch}, but the data has "
-                f"{known}; lower sampler.classes"
+                f"balanced_batch sampler: classes is {per_batch}, but the data has {known}; lower "
+                f"sampler.classes"
             )
-        if not per_batch or batch_size % per_batch:
-            near = max(round(batch_size / max(per_batch, 1)), 1) * per_batch
+        if batch_size % per_batch:
+            near = max(round(batch_size / per_batch), 1) * per_batch
             raise ValueError(
-                f"balanced_batch sampler: loader.batch_size {batch_size} does not hold "
-                f"{per_batch} classes equally often; set loader.batch_size={near}, or "
-                f"sampler.classes to a number that divides it"
+                f"balanced_batch sampler: loader.batch_size {batch_size} does not hold {per_batch} "
+                f"classes equally often; set loader.batch_size={near}, or sampler.classes to a "
+                f"divisor"
             )
-        self._seed = seed
-        self._batch_size = batch_size
-        self._num_batches = num_batches or -(-n // batch_size)
-        self._table, digest = stored_classes(values)
-        signature = signature_of(
-            sampler="balanced_batch", seed=seed, classes=digest,
-            shape=[self._num_batches, batch_size, per_batch],
-        )  # fmt: skip
-        super().__init__(signature, self._num_batches * batch_size)
-        self._group = per_batch
-        self.capabilities = SamplerCapabilities(group=self._group, same=(column,))
+        self.group, self.same = per_batch, (column,)
+        self._shape = num_batches or -(-n // batch_size), batch_size // per_batch
+        length = self._shape[0] * batch_size
+        super().__init__(
+            StoredTable(values, "classes"), length, seed, shape=self._shape, group=per_batch
+        )
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        members = Members.of(self._table.array)
-        places, rest = divmod(self._num_batches * self._group, len(members))
-        quotas = np.full(len(members), places, np.int64)
-        quotas[permute(np.arange(rest), length=len(quotas), seed=self._seed, epoch=epoch)] += 1
+        members, (num_batches, together) = Members.of(self._values), self._shape
+        count = len(members)
+        places, rest = divmod(num_batches * self.group, count)
+        quotas = np.full(count, places)
+        quotas[permute(np.arange(rest), length=count, seed=self._seed, epoch=epoch)] += 1
         records = epoch_of_classes(
-            members,
-            quotas,
-            num_batches=self._num_batches,
-            per_batch=self._group,
-            together=self._batch_size // self._group,
-            seed=self._seed,
-            epoch=epoch,
-        )
+            members, quotas, num_batches=num_batches, per_batch=self.group, together=together,
+            seed=self._seed, epoch=epoch,
+        )  # fmt: skip
         return records.transpose(0, 2, 1).ravel()  # classes alternate

@@ -8,16 +8,14 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Index, SamplerCapabilities
-from penstock.core.machine_cache import signature_of
+from penstock.core.contracts import Index
 from penstock.core.registry import register
-from penstock.pipeline.epoch_orders import StoredOrderSampler
+from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable
 from penstock.pipeline.samplers.class_batches import (
     Members,
     batches_without_repeats,
     class_column,
     epoch_of_classes,
-    stored_classes,
 )
 
 
@@ -28,24 +26,19 @@ class IdentitySampler(StoredOrderSampler):
     Hermans, Beyer and Leibe, "In Defense of the Triplet Loss for Person Re-Identification",
     arXiv:1703.07737, section 2. The images of an identity form ceil(images / K) groups of K, the
     last filled with its first images. Each group occurs at most once in an epoch. An epoch has as
-    many batches as distinct identities can fill; it leaves out different groups each time.
-
-    The K images of an identity are adjacent and on one rank. Computes one epoch's order at a time,
-    once per machine.
+    many batches as distinct identities can fill; it leaves out different groups each time. The K
+    images of an identity are adjacent and on one rank.
 
     Args:
         n: Number of records.
         index: Metadata of the records.
         seed: Seed of the run.
-        batch_size: Positions of a batch over all ranks, G.
+        batch_size: Positions of a batch over all ranks, G = P * K.
         identities: P; null: G / K.
         images_per_identity: K.
         column: Index column of the identity, an integer.
         short: ``repeat`` the images of identities with fewer than K, or ``drop`` these identities.
         junk: ``drop`` identities below 0, unknown people in re-identification sets, or ``keep``.
-
-    Raises:
-        ValueError: P * K is not G, the column is missing, or there are fewer than P identities.
     """
 
     def __init__(
@@ -61,50 +54,36 @@ class IdentitySampler(StoredOrderSampler):
         short: Literal["repeat", "drop"] = "repeat",
         junk: Literal["drop", "keep"] = "drop",
     ) -> None:
-        together = images_per_identity
-        per_batch = identities or batch_size // together
-        if per_batch * together != batch_size:
+        self.group, self.same = images_per_identity, (column,)
+        self._shape = identities or max(batch_size // self.group, 1), self.group
+        if (size := self._shape[0] * self.group) != batch_size:
             raise ValueError(
-                f"identity sampler: {max(per_batch, 1)} identities x {together} images are "
-                f"{max(per_batch, 1) * together}, and loader.batch_size is {batch_size}; set "
-                f"loader.batch_size={max(per_batch, 1) * together}"
+                f"identity sampler: {self._shape[0]} identities x {self.group} images are {size}, "
+                f"and loader.batch_size is {batch_size}; set loader.batch_size={size}"
             )
-        values = class_column("identity", column, index, remedy="set sampler.column to the one "
-                              "that says the identity (dataset/annotations=filename takes it "
-                              "from file names), or give the storage labels")  # fmt: skip
-        self._at_least = together if short == "drop" else 1
+        values = class_column("identity", column, index)
+        self._at_least = self.group if short == "drop" else 1
         self._lowest = 0 if junk == "drop" else None
         members = Members.of(values, at_least=self._at_least, lowest=self._lowest)
-        if len(members) < per_batch:
+        if len(members) < self._shape[0]:
             few = len(np.unique(values)) - len(members)
-            left_out = f" ({few} left out by short={short}, junk={junk})" if few else ""
             raise ValueError(
-                f"identity sampler: {per_batch} different identities for each batch, but the data "
-                f"has {len(members)}{left_out}; lower loader.batch_size, or raise "
-                f"sampler.images_per_identity"
+                f"identity sampler: {self._shape[0]} different identities for each batch, but the "
+                f"data has {len(members)} ({few} left out by short={short}, junk={junk}); lower "
+                f"loader.batch_size, or raise sampler.images_per_identity"
             )
-        self._seed = seed
-        self._per_batch = per_batch
-        self._num_batches = batches_without_repeats(-(-members.counts // together), per_batch)
-        self._table, digest = stored_classes(values)
-        signature = signature_of(
-            sampler="identity", seed=seed, classes=digest, shape=[per_batch, together],
-            kept=[self._at_least, self._lowest],
+        self._num_batches = batches_without_repeats(
+            -(-members.counts // self.group), self._shape[0]
+        )
+        super().__init__(
+            StoredTable(values, "classes"), self._num_batches * size, seed,
+            shape=self._shape, kept=[self._at_least, self._lowest],
         )  # fmt: skip
-        super().__init__(signature, self._num_batches * per_batch * together)
-        self._group = together
-        self.capabilities = SamplerCapabilities(group=self._group, same=(column,))
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        values = self._table.array
-        members = Members.of(values, at_least=self._at_least, lowest=self._lowest)
-        records = epoch_of_classes(
-            members,
-            -(-members.counts // self._group),
-            num_batches=self._num_batches,
-            per_batch=self._per_batch,
-            together=self._group,
-            seed=self._seed,
-            epoch=epoch,
-        )
-        return records.ravel()
+        members = Members.of(self._values, at_least=self._at_least, lowest=self._lowest)
+        quotas, (per_batch, together) = -(-members.counts // self.group), self._shape
+        return epoch_of_classes(
+            members, quotas, num_batches=self._num_batches, per_batch=per_batch,
+            together=together, seed=self._seed, epoch=epoch,
+        ).ravel()  # fmt: skip

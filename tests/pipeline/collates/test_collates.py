@@ -122,7 +122,7 @@ def test_pad_fills_up_to_the_longest_with_lengths_and_mask():
         assert torch.equal(batch["frames"][row, : 2 * row + 1], torch.tensor(sample["frames"]))
         assert not batch["frames"][row, 2 * row + 1 :].any()
     assert batch["image"].shape == (5, 8, 6, 3) and "image_mask" not in batch
-    assert collate.capabilities.overhead(batch) == (15 + 25, 25 + 45)
+    assert collate.overhead(batch) == (15 + 25, 25 + 45)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_pad_fills_images_on_two_axes():
     assert batch["image_mask"].sum((1, 2)).tolist() == [48, 40, 48]
     assert (batch["image"][1] == 9).sum() == 4 * 10 * 3
     assert torch.equal(batch["image"][0, :8, :6], torch.from_numpy(made[0]["image"]))
-    assert collate.capabilities.overhead(batch) == (136, 3 * 96)
+    assert collate.overhead(batch) == (136, 3 * 96)
 
 
 def test_fields_that_are_equal_by_chance_are_padded_all_the_same():
@@ -160,7 +160,7 @@ def test_fields_that_are_equal_by_chance_are_padded_all_the_same():
         sample["tokens"] = np.arange(3)
     batch = PaddedCollate()(made)
     assert batch["tokens_lengths"].tolist() == [3, 3] and batch["tokens_mask"].all()
-    assert PaddedCollate().capabilities.overhead(batch) == (6, 6)
+    assert PaddedCollate().overhead(batch) == (6, 6)
 
 
 def test_empty_arrays_are_padded():
@@ -177,12 +177,10 @@ def test_pad_says_what_cannot_be_padded():
     made[0]["frames"], made[1]["frames"] = np.zeros((3, 4)), np.zeros((3, 5))
     with pytest.raises(ValueError, match=r"\[3, 4\].*\[3, 5\].*only the first 1 axes may differ"):
         PaddedCollate()(made)
-    with pytest.raises(ValueError, match="no field 'words' to pad; fields: image"):
+    with pytest.raises(ValueError, match="no array 'words'; fields: image"):
         PaddedCollate(fields={"words": 1})(made)
     with pytest.raises(ValueError, match="both multiple_of and buckets"):
         PaddedCollate(multiple_of=2, buckets=[3])
-    with pytest.raises(ValueError, match="multiple_of is 0"):
-        PaddedCollate(multiple_of=0)
 
 
 def test_pad_says_how_its_stacked_fields_may_be_ragged():

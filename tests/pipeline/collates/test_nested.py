@@ -77,7 +77,7 @@ def test_graphs_become_one(indices):
         drawn = fields_of(index)["points"]
         assert [p.tolist() for p in points] == [p.tolist() for p in drawn]
     lengths = [i % 5 for i in indices]
-    assert collate().capabilities.overhead(batch) == (sum(lengths), max(lengths) * len(lengths))
+    assert collate().overhead(batch) == (sum(lengths), max(lengths) * len(lengths))
 
 
 def test_contract():
