@@ -601,7 +601,8 @@ class StreamDataset(AnyDataset):
 class Sampler(ABC):
     """Maps positions to records: a pure, stateless, picklable function.
 
-    A constructor argument ``batch_size`` receives the global batch size, over all ranks.
+    The loader passes the constructor arguments ``n``, the number of records, ``index``, their
+    `Index`, ``seed`` and ``batch_size``, the positions of a batch over all ranks, by name.
 
     Attributes:
         group: Number of positions to keep on one rank.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,18 +51,12 @@ class NestedCollate(Collate):
         self.value = value
 
     def __call__(self, samples: list[Sample]) -> Batch:
-        """Collate samples of one structure into a batch of that structure.
-
-        Raise ValueError with path and samples if structures, shapes or types differ, or a rule does
-        not fit.
-        """
+        """Collate samples of one structure; raise ValueError if they differ or a rule fails."""
         found: set[str] = set()
         keys = [str(s.get("key", f"row {row}")) for row, s in enumerate(samples)]
         batch = self._dict(samples, "", keys, found)
-        if unused := sorted(self.rules.keys() - found):
-            _refuse(
-                f"nothing at {unused[0]!r}, which has a rule; paths: {', '.join(sorted(found))}"
-            )
+        for path in self.rules.keys() - found:
+            _refuse(f"nothing at {path!r}, which has a rule; paths: {', '.join(sorted(found))}")
         return batch
 
     def _dict(
@@ -84,10 +79,7 @@ class NestedCollate(Collate):
             else:
                 new = self._leaf(values, name, inner, keys)
             for added in new.keys() & parts[0].keys() - {name, _COUNT}:
-                _refuse(
-                    f"'{path}{added}' is in the samples, and the rule of {inner!r} adds it; "
-                    f"rename the field"
-                )
+                _refuse(f"'{path}{added}' is in the samples, and {inner!r} adds it; rename one")
             made |= new
         return made
 
@@ -113,10 +105,8 @@ class NestedCollate(Collate):
                 remedy="see collate.rules",
             )  # fmt: skip
             return {f"{name}{key.removeprefix(path)}": value for key, value in made.items()}
-        remedy = "rows to concatenate differ in the first axis only"
-        collating.refuse_unlike(
-            f"collate/nested: {path!r}", arrays, keys, free_axes=1, remedy=remedy
-        )
+        where, remedy = f"collate/nested: {path!r}", "only the first axis may differ"
+        collating.refuse_unlike(where, arrays, keys, free_axes=1, remedy=remedy)
         return {name: np.concatenate(arrays)}
 
     def _edges(
@@ -127,16 +117,13 @@ class NestedCollate(Collate):
         for part, count, key in zip(parts, counts, keys, strict=True):
             ends = _array(part[name], f"{path}{name}", "edges", key)
             ends = ends if ends.size else np.zeros((2, 0), np.int64)
+            where = f"sample {key!r}: '{path}{name}'"
             if ends.ndim != 2 or len(ends) != 2 or ends.dtype.kind not in "iu":
-                _refuse(
-                    f"'{path}{name}' is {ends.dtype} {list(ends.shape)} in sample {key!r}, "
-                    f"expected whole numbers [2, edges]"
-                )
+                what = f"{ends.dtype} {list(ends.shape)}"
+                _refuse(f"{where} is {what}, expected whole numbers [2, edges]")
             if ends.size and not (0 <= ends.min() and ends.max() < count):
-                _refuse(
-                    f"'{path}{name}' has nodes {ends.min()} to {ends.max()} in sample {key!r}, "
-                    f"which has {count} nodes, numbered from 0"
-                )
+                nodes = f"nodes {ends.min()} to {ends.max()}"
+                _refuse(f"{where} has {nodes}, expected 0 to {count - 1}")
             edges.append(ends.astype(np.int64) + offset)
             offset += count
         return {
@@ -155,16 +142,14 @@ class NestedCollate(Collate):
         if _COUNT in part:
             counts[_COUNT] = int(part[_COUNT])
         if not counts:
-            _refuse(
-                f"unknown number of nodes; give a field of nodes its rule, "
-                f"collate.rules={{{path}x: nodes}}, or the samples a number '{path}{_COUNT}'"
-            )
+            remedy = f"set collate.rules={{{path}x: nodes}}, or give samples '{path}{_COUNT}'"
+            _refuse(f"the number of nodes is unknown; {remedy}")
         if len(set(counts.values())) > 1:
             _refuse(f"numbers of nodes differ in sample {key!r}: {counts}")
-        return next(iter(counts.values()))
+        return counts.popitem()[1]
 
 
-def _refuse(text: str) -> None:
+def _refuse(text: str) -> NoReturn:
     raise ValueError(f"collate/nested: {text}")
 
 
@@ -186,16 +171,12 @@ def _array(value: Any, path: str, rule: str, key: str) -> NDArray[Any]:
     if is_array(value):
         return to_array(value)
     if isinstance(value, (list, tuple)):
-        try:
-            array = np.array(value if len(value) else np.zeros(0, np.int64))
-        except ValueError:  # lists of several lengths
-            array = np.array(None)
-        if array.ndim and array.dtype.kind in "biuf":
-            return array
-    raise ValueError(
-        f"collate/nested: {path!r} has the rule {rule!r} and is not an array in sample {key!r} but "
-        f"{type(value).__name__}; use the rule list"
-    )
+        with suppress(ValueError):  # lists of several lengths
+            array = np.array(value) if len(value) else np.zeros(0, np.int64)
+            if array.dtype.kind in "biuf":
+                return array
+    what = f"is not an array in sample {key!r} but {type(value).__name__}"
+    _refuse(f"{path!r} has the rule {rule!r} and {what}; use the rule list")
 
 
 def _copied(value: Any) -> Any:

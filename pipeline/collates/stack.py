@@ -35,11 +35,7 @@ class StackCollate(Collate):
         rows: NDArray[np.uint8] | None = None,
         allocate: Allocate | None = None,
     ) -> Batch:
-        """Collate samples in memory of the loader, see `Collate`.
-
-        `rows` becomes ``image`` without a copy if the images fit; otherwise they are copied.
-        `allocate` is called at most once.
-        """
+        """Collate samples; `rows` becomes ``image`` without a copy if the images fit."""
         columns = collating.to_columns(samples)
         keys = collating.batch_keys(columns, len(samples))
         largest = collating.largest_arrays(columns) if allocate and rows is None else None
@@ -58,11 +54,7 @@ class StackCollate(Collate):
         return batch
 
     def columns(self, columns: dict[str, Any]) -> Batch:
-        """Collate columns, arrays [B, ...], to the same batch as a call on the samples.
-
-        Arrays of several axes become the batch's own memory, numbers are copied, and other values,
-        such as lists of B strings, stay as they are.
-        """
+        """Collate columns, which may become the memory of the batch; numbers are copied."""
         return {
             field: collating.from_column(values) if isinstance(values, np.ndarray) else values
             for field, values in columns.items()

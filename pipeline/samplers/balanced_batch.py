@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from penstock.core.contracts import Index
 from penstock.core.registry import register
 from penstock.core.rng import permute
+from penstock.datasets.records.lengths import read_column
 from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable
-from penstock.pipeline.samplers.class_batches import Members, class_column, epoch_of_classes
+from penstock.pipeline.samplers.class_batches import LABELS, Members, epoch_of_classes
 
 
 @register("sampler", "balanced_batch")
@@ -24,11 +25,7 @@ class BalancedBatchSampler(StoredOrderSampler):
     drawn in cycles.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records.
-        seed: Seed of the run.
-        batch_size: Positions of a batch over all ranks, G.
-        classes: Classes in a batch, a divisor of G; null for all classes with records.
+        classes: Classes in a batch, a divisor of its size; null: all classes with records.
         num_batches: Batches in an epoch; null: enough for `n` positions, rounded up.
         column: Index column of the class.
     """
@@ -44,14 +41,12 @@ class BalancedBatchSampler(StoredOrderSampler):
         num_batches: Annotated[int, Ge(1)] | None = None,
         column: str = "label",
     ) -> None:
-        values = class_column("balanced_batch", column, index)
+        values = read_column("balanced_batch", index, column, LABELS)
         known = len(np.unique(values))
         per_batch = classes or max(known, 1)
         if per_batch > known:
-            raise ValueError(
-                f"balanced_batch sampler: classes is {per_batch}, but the data has {known}; lower "
-                f"sampler.classes"
-            )
+            text = f"classes is {per_batch}, but the data has {known}; lower sampler.classes"
+            raise ValueError(f"balanced_batch sampler: {text}")
         if batch_size % per_batch:
             near = max(round(batch_size / per_batch), 1) * per_batch
             raise ValueError(
@@ -60,20 +55,15 @@ class BalancedBatchSampler(StoredOrderSampler):
                 f"divisor"
             )
         self.group, self.same = per_batch, (column,)
-        self._shape = num_batches or -(-n // batch_size), batch_size // per_batch
-        length = self._shape[0] * batch_size
-        super().__init__(
-            StoredTable(values, "classes"), length, seed, shape=self._shape, group=per_batch
-        )
+        self._shape = num_batches or -(-n // batch_size), per_batch, batch_size // per_batch
+        table = StoredTable(values, "classes")
+        super().__init__(table, self._shape[0] * batch_size, seed, shape=self._shape)
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        members, (num_batches, together) = Members.of(self._values), self._shape
+        members = Members.of(self._values)
         count = len(members)
-        places, rest = divmod(num_batches * self.group, count)
+        places, rest = divmod(self._shape[0] * self.group, count)
         quotas = np.full(count, places)
         quotas[permute(np.arange(rest), length=count, seed=self._seed, epoch=epoch)] += 1
-        records = epoch_of_classes(
-            members, quotas, num_batches=num_batches, per_batch=self.group, together=together,
-            seed=self._seed, epoch=epoch,
-        )  # fmt: skip
+        records = epoch_of_classes(members, quotas, self._shape, self._seed, epoch)
         return records.transpose(0, 2, 1).ravel()  # classes alternate

@@ -9,28 +9,13 @@ from math import ceil, log2
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Index
 from penstock.core.rng import KeyedRng, Stream
 
 Int64Array = NDArray[np.int64]
 
 
-def class_column(sampler: str, column: str, index: Index | None) -> Int64Array:
-    """Return an integer column of an index, int64 [n]; raise ValueError if there is none."""
-    known = () if index is None else index.columns
-    if index is None or column not in known:
-        raise ValueError(
-            f"{sampler} sampler: no column {column!r} in the index; columns: "
-            f"{', '.join(known) or 'none'}; set sampler.column, or give the storage labels "
-            f"(dataset/annotations=filename takes identities from file names)"
-        )
-    values = np.asarray(index.column(column))
-    if values.dtype.kind not in "iub":
-        raise ValueError(
-            f"{sampler} sampler: column {column!r} is {values.dtype}, expected whole numbers; set "
-            f"sampler.column"
-        )
-    return values.astype(np.int64)
+LABELS = "give the storage labels (dataset/annotations=filename takes identities from file names)"
+"""Remedy for data without a column of classes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,29 +57,15 @@ def batches_without_repeats(quotas: Int64Array, per_batch: int) -> int:
 
 
 def epoch_of_classes(
-    members: Members,
-    quotas: Int64Array,
-    *,
-    num_batches: int,
-    per_batch: int,
-    together: int,
-    seed: int,
-    epoch: int,
+    members: Members, quotas: Int64Array, shape: tuple[int, int, int], seed: int, epoch: int
 ) -> Int64Array:
     """Return the records of an epoch, int64 [B, P, K], without a class twice in a batch.
 
-    Classes are assigned to batches at random. The records of a class are shuffled, then drawn in
-    cycles.
-
-    Args:
-        members: The records of each class.
-        quotas: Maximum places of each class, int64 [C].
-        num_batches: Batches of the epoch, B.
-        per_batch: Classes in a batch, P.
-        together: Records of one class at a place, K.
-        seed: Seed of the run.
-        epoch: The epoch.
+    The records of a class are shuffled, then drawn in cycles.
+    `quotas` are the maximum places of each class, int64 [C]. `shape` is (B, P, K): the number of
+    batches, classes in a batch, and records of one class at a place.
     """
+    num_batches, per_batch, together = shape
     rng = KeyedRng().at(seed, epoch, 0, Stream.SAMPLER)
     places = np.minimum(quotas, num_batches)
     owners = np.repeat(np.arange(len(places)), places)
@@ -104,7 +75,7 @@ def epoch_of_classes(
     order = _order(rng, len(places))
     dealt = np.repeat(order, places[order]).reshape(per_batch, num_batches).T
     classes = _shuffled(dealt, rng)
-    return _drawn(members, classes.ravel(), together, rng).reshape(*classes.shape, -1)
+    return _drawn(members, classes.ravel(), together, rng).reshape(shape)
 
 
 def _order(rng: np.random.Generator, *shape: int) -> Int64Array:

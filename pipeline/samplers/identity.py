@@ -10,11 +10,12 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import Index
 from penstock.core.registry import register
+from penstock.datasets.records.lengths import read_column
 from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable
 from penstock.pipeline.samplers.class_batches import (
+    LABELS,
     Members,
     batches_without_repeats,
-    class_column,
     epoch_of_classes,
 )
 
@@ -30,11 +31,7 @@ class IdentitySampler(StoredOrderSampler):
     images of an identity are adjacent and on one rank.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records.
-        seed: Seed of the run.
-        batch_size: Positions of a batch over all ranks, G = P * K.
-        identities: P; null: G / K.
+        identities: P; null: ``loader.batch_size`` / K.
         images_per_identity: K.
         column: Index column of the identity, an integer.
         short: ``repeat`` the images of identities with fewer than K, or ``drop`` these identities.
@@ -55,35 +52,27 @@ class IdentitySampler(StoredOrderSampler):
         junk: Literal["drop", "keep"] = "drop",
     ) -> None:
         self.group, self.same = images_per_identity, (column,)
-        self._shape = identities or max(batch_size // self.group, 1), self.group
-        if (size := self._shape[0] * self.group) != batch_size:
-            raise ValueError(
-                f"identity sampler: {self._shape[0]} identities x {self.group} images are {size}, "
-                f"and loader.batch_size is {batch_size}; set loader.batch_size={size}"
-            )
-        values = class_column("identity", column, index)
+        self._per_batch = identities or batch_size // self.group
+        assert self._per_batch * self.group == batch_size, "the config is checked"
+        values = read_column("identity", index, column, LABELS)
         self._at_least = self.group if short == "drop" else 1
         self._lowest = 0 if junk == "drop" else None
         members = Members.of(values, at_least=self._at_least, lowest=self._lowest)
-        if len(members) < self._shape[0]:
+        if len(members) < self._per_batch:
             few = len(np.unique(values)) - len(members)
             raise ValueError(
-                f"identity sampler: {self._shape[0]} different identities for each batch, but the "
+                f"identity sampler: {self._per_batch} different identities for each batch, but the "
                 f"data has {len(members)} ({few} left out by short={short}, junk={junk}); lower "
                 f"loader.batch_size, or raise sampler.images_per_identity"
             )
-        self._num_batches = batches_without_repeats(
-            -(-members.counts // self.group), self._shape[0]
-        )
-        super().__init__(
-            StoredTable(values, "classes"), self._num_batches * size, seed,
-            shape=self._shape, kept=[self._at_least, self._lowest],
-        )  # fmt: skip
+        quotas = -(-members.counts // self.group)
+        self._num_batches = batches_without_repeats(quotas, self._per_batch)
+        decisive = [batch_size, self.group, self._at_least, self._lowest]
+        length, table = self._num_batches * batch_size, StoredTable(values, "classes")
+        super().__init__(table, length, seed, decisive=decisive)
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
         members = Members.of(self._values, at_least=self._at_least, lowest=self._lowest)
-        quotas, (per_batch, together) = -(-members.counts // self.group), self._shape
-        return epoch_of_classes(
-            members, quotas, num_batches=self._num_batches, per_batch=per_batch,
-            together=together, seed=self._seed, epoch=epoch,
-        ).ravel()  # fmt: skip
+        quotas = -(-members.counts // self.group)
+        shape = self._num_batches, self._per_batch, self.group
+        return epoch_of_classes(members, quotas, shape, self._seed, epoch).ravel()

@@ -22,9 +22,6 @@ class InfiniteSampler(DirectSampler):
     constant memory.
 
     Args:
-        n: Number of records.
-        seed: Seed of the run.
-        batch_size: Positions of a batch over all ranks.
         steps: Batches in an epoch; null: enough for `n` positions, rounded up.
     """
 

@@ -24,10 +24,6 @@ class LengthBucketSampler(StoredOrderSampler):
     equal work. For a fixed number of tokens per batch, use ``sampler=token_budget``.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, the source of lengths.
-        seed: Seed of the run.
-        batch_size: Positions in a batch over all ranks.
         column: Index column of the lengths.
         window: Batches sorted together; more batches pad less, and mix less.
         max_length: Longer records count as this long, for a transform that cuts them.
@@ -44,7 +40,7 @@ class LengthBucketSampler(StoredOrderSampler):
         window: Annotated[int, Ge(1)] = 50,
         max_length: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        lengths = read_lengths("length_bucket", index, column, n, most=max_length)
+        lengths = read_lengths("length_bucket", index, column, most=max_length)
         self._batch_size, self._window = batch_size, window
         table = StoredTable(lengths, "lengths")
         super().__init__(table, n, seed, batch_size=batch_size, window=window)

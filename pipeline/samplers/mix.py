@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,12 +23,7 @@ BLOCK = 1_024
 
 @dataclass(frozen=True, slots=True)
 class MixedSource:
-    """A source of a mix.
-
-    Attributes:
-        weight: Relative draw frequency; 0: never drawn.
-        sampler: Orders the source's own records; None for a source without draws.
-    """
+    """A source of a mix; `sampler` orders its own records, and is None for a source without draws."""
 
     name: str
     size: int
@@ -38,10 +33,7 @@ class MixedSource:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The sources of a mix, in the order of their records.
-
-    `length` is the number of positions in an epoch; None: the sum of the drawn samplers' lengths.
-    """
+    """The sources of a mix, and the positions in an epoch; None: as many as the samplers have."""
 
     sources: tuple[MixedSource, ...]
     length: int | None = None
@@ -56,32 +48,22 @@ class MixSampler(DirectSampler):
     mix resumes each source where the last epoch stopped, and a source restarts only when it is
     exhausted. Computes any position directly.
 
-    Args:
-        n: Number of records of all sources.
-        seed: Seed of the run.
-        mixed: The sources, their weights and samplers.
-
     Attributes:
         samplers: The samplers of the drawn sources, by name.
-
-    Raises:
-        ValueError: A drawn source is empty, or its sampler keeps positions together.
     """
 
     def __init__(self, n: int, seed: int = 0, *, mixed: Mixture) -> None:
-        drawn = dict(_drawn(mixed))
-        self.samplers = {mixed.sources[number].name: drawn[number] for number in drawn}
-        self.same = ("source", *sorted({name for each in drawn.values() for name in each.same}))
-        self._sources, self._drawn = mixed.sources, drawn
+        self._sources, self._drawn = mixed.sources, dict(_drawn(mixed))
         self._firsts = np.cumsum([0, *(source.size for source in mixed.sources)])
         assert self._firsts[-1] == n, "the records of a mix are those of its sources"
-        self._length = mixed.length or sum(map(len, drawn.values()))
-        self._draws = _Draws(
-            seed, whole_weights([source.weight for source in mixed.sources]), self._length
-        )
+        drawn = self._drawn.values()
+        self.samplers = {self._sources[number].name: each for number, each in self._drawn.items()}
+        self.same = ("source", *sorted({name for sampler in drawn for name in sampler.same}))
+        weights = whole_weights([source.weight for source in mixed.sources])
+        self._draws = _Draws(seed, weights, mixed.length or sum(map(len, drawn)))
 
     def __len__(self) -> int:
-        return self._length
+        return self._draws.length
 
     def fingerprint(self) -> str:
         """Return a hash of the samplers' external inputs, such as weights in a file."""
@@ -98,22 +80,19 @@ class MixSampler(DirectSampler):
 
     def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         sources, draws, records = (np.empty(len(positions), np.int64) for _ in range(3))
-        for rows, places, block in self._draws.blocks(epoch, positions):
-            sources[rows], draws[rows] = block.sources[places], block.draws[places]
+        for rows, places, (_, block_sources, block_draws) in self._draws.blocks(epoch, positions):
+            sources[rows], draws[rows] = block_sources[places], block_draws[places]
         for number in np.unique(sources).tolist():
             rows = np.flatnonzero(sources == number)
             records[rows] = self._firsts[number] + self._records_of(number, draws[rows])
         return records
 
     def of_source(self, number: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the next record that a drawn source gives from each position on, int64 [n].
-
-        The records are numbered in source `number`.
-        """
+        """Return the next record of a source from each position on, numbered there, int64 [n]."""
         draws = np.empty(len(positions), np.int64)
-        for rows, places, block in self._draws.blocks(epoch, positions):
-            own = np.flatnonzero(block.sources == number)
-            draws[rows] = block.before[number] + np.searchsorted(own, places)
+        for rows, places, (before, sources, _) in self._draws.blocks(epoch, positions):
+            own = np.flatnonzero(sources == number)
+            draws[rows] = before[number] + np.searchsorted(own, places)
         return self._records_of(number, draws)
 
     def _records_of(self, number: int, draws: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -134,15 +113,11 @@ def _drawn(mixed: Mixture) -> Iterator[tuple[int, Sampler]]:
         if not source.weight:
             continue
         if sampler is None or not len(sampler):
-            raise ValueError(
-                f"sampler mix: source {source.name!r} has {source.size} records to train on; "
-                f"check its data and its val_fraction, or set {key}.weight=0"
-            )
+            text = f"sampler mix: {source.name!r} has {source.size} records to train on"
+            raise ValueError(f"{text}; check its data and val_fraction, or set {key}.weight=0")
         if sampler.group > 1 or sampler.cuts(0) is not None:
-            raise ValueError(
-                f"sampler mix: the sampler of {source.name!r} keeps positions together, which a "
-                f"mix separates; set {key}.sampler=random"
-            )
+            text = f"sampler mix: the sampler of {source.name!r} keeps positions together"
+            raise ValueError(f"{text}, which a mix separates; set {key}.sampler=random")
         yield number, sampler
 
 
@@ -170,14 +145,6 @@ def counts_at(total: int, weights: Sequence[int]) -> list[int]:
     return counts_at(first, weights[:middle]) + counts_at(total - first, weights[middle:])
 
 
-class _Block(NamedTuple):
-    """The draws of each source before a block; source and draw number at its positions [n]."""
-
-    before: list[int]
-    sources: NDArray[np.int64]
-    draws: NDArray[np.int64]
-
-
 class _Draws(NamedTuple):
     """The order of the sources; hashable."""
 
@@ -187,8 +154,8 @@ class _Draws(NamedTuple):
 
     def blocks(
         self, epoch: int, positions: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], _Block]]:
-        """Yield, for each block, the rows of `positions` in it, their places, and the block."""
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], Any]]:
+        """Yield, for each block, the rows of `positions` in it, their places, and its `_block`."""
         numbers = positions // BLOCK
         for number in np.unique(numbers).tolist():
             rows = np.flatnonzero(numbers == number)
@@ -196,7 +163,10 @@ class _Draws(NamedTuple):
 
 
 @lru_cache(maxsize=64)
-def _block(plan: _Draws, epoch: int, number: int) -> _Block:
+def _block(
+    plan: _Draws, epoch: int, number: int
+) -> tuple[list[int], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the draws of each source before a block, and the source and draw of each position."""
     first, last = number * BLOCK, min((number + 1) * BLOCK, plan.length)
     before, after = (
         counts_at(epoch * plan.length + position, plan.weights) for position in (first, last)
@@ -208,4 +178,4 @@ def _block(plan: _Draws, epoch: int, number: int) -> _Block:
     # The draws of a source follow each other in the order of the positions.
     start = np.subtract(before, np.cumsum(counts) - counts)
     draws[np.argsort(sources, kind="stable")] = np.arange(len(sources)) + np.repeat(start, counts)
-    return _Block(before, sources, draws)
+    return before, sources, draws

@@ -25,9 +25,6 @@ class PackedSampler(StoredOrderSampler):
     records.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, the source of lengths.
-        seed: Seed of the run.
         max_tokens: Maximum tokens of a batch over all ranks; every record is shorter.
         column: Index column of the lengths.
         max_length: Longer records count as this long, for a transform that cuts them.
@@ -43,7 +40,7 @@ class PackedSampler(StoredOrderSampler):
         column: str = "length",
         max_length: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        lengths = read_lengths("packed", index, column, n, most=max_length)
+        lengths = read_lengths("packed", index, column, most=max_length)
         refuse_longer("packed", index, lengths, max_tokens - 1, 2 * int(lengths.max(initial=1)))
         # Cuts fall between records, so a batch may exceed its share by one record.
         share = max_tokens - int(lengths.max(initial=1))

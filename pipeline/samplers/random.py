@@ -15,10 +15,6 @@ class RandomSampler(DirectSampler):
     """Every record once, shuffled anew every epoch.
 
     A keyed permutation computes any position of any epoch directly, in constant memory.
-
-    Args:
-        n: Number of records, up to 10^12 and more.
-        seed: Seed of the run.
     """
 
     def __init__(self, n: int, seed: int = 0) -> None:

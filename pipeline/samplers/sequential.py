@@ -17,7 +17,6 @@ class SequentialSampler(Sampler):
     """Every record once, in the order of the index, or an evenly spread subset.
 
     Args:
-        n: Number of records.
         count: Records to take, evenly spread over the index; null: all.
     """
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
@@ -15,15 +16,6 @@ from penstock.core.rng import permute
 from penstock.pipeline.epoch_orders import StoredTable
 
 
-class _Epoch(NamedTuple):
-    """The shards of an epoch: their end positions and end records, [s]; window bounds, [w + 1]."""
-
-    number: int
-    ends: NDArray[np.int64]
-    records: NDArray[np.int64]
-    windows: NDArray[np.int64]
-
-
 @register("sampler", "shard_shuffle")
 class ShardShuffleSampler(DirectSampler):
     """Every record once, shuffled anew every epoch, within windows of several shards.
@@ -33,9 +25,6 @@ class ShardShuffleSampler(DirectSampler):
     position directly, in memory proportional to the number of shards.
 
     Args:
-        n: Number of records.
-        seed: Seed of the run.
-        shards: Returns the first record of each shard, int64 [s], ascending; None: no shards.
         window: Shards whose records are mixed; more shards shuffle better.
         shard_records: Consecutive records that count as a shard if the data has fewer than two.
     """
@@ -55,7 +44,6 @@ class ShardShuffleSampler(DirectSampler):
         self._n, self._seed = n, seed
         self._windows = max(1, -(-len(firsts) // window))
         self._bounds = StoredTable(np.append(firsts, n), "shards")
-        self._last: _Epoch | None = None
 
     def __len__(self) -> int:
         return self._n
@@ -65,35 +53,27 @@ class ShardShuffleSampler(DirectSampler):
         return self._bounds.digest
 
     def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        shards = self._epoch(epoch)
-        windows = np.searchsorted(shards.windows, positions, side="right") - 1
+        ends, records, bounds = _shuffled(self._bounds, self._windows, self._seed, epoch)
+        windows = np.searchsorted(bounds, positions, side="right") - 1
         mixed = np.empty_like(positions)
         for window in np.unique(windows).tolist():
-            first, end = shards.windows[window : window + 2].tolist()
+            first, end = bounds[window : window + 2].tolist()
             rows = windows == window
-            mixed[rows] = first + self._permuted(
-                positions[rows] - first, end - first, epoch, window
+            key = epoch * (self._windows + 1) + window + 1
+            mixed[rows] = first + permute(
+                positions[rows] - first, length=end - first, seed=self._seed, epoch=key
             )
-        places = np.searchsorted(shards.ends, mixed, side="right")
-        return shards.records[places] + mixed - shards.ends[places]
+        places = np.searchsorted(ends, mixed, side="right")
+        return records[places] + mixed - ends[places]
 
-    def _permuted(
-        self, values: NDArray[np.int64], length: int, epoch: int, window: int = -1
-    ) -> NDArray[np.int64]:
-        """Permute places of a window, or shards, each by a key of its own."""
-        key = epoch * (self._windows + 1) + window + 1
-        return permute(values, length=length, seed=self._seed, epoch=key)
 
-    def _epoch(self, epoch: int) -> _Epoch:
-        # Replaced atomically, so threads need no lock.
-        if (last := self._last) is None or last.number != epoch:
-            bounds = self._bounds.array
-            count = len(bounds) - 1
-            order = self._permuted(np.arange(count), count, epoch)
-            ends = np.cumsum(bounds[order + 1] - bounds[order])
-            windows = np.append(0, ends)[np.arange(self._windows + 1) * count // self._windows]
-            last = self._last = _Epoch(epoch, ends, bounds[order + 1], windows)
-        return last
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_last": None}
+@lru_cache(maxsize=8)
+def _shuffled(
+    shards: StoredTable, windows: int, seed: int, epoch: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Shuffle shards; return end positions and end records, [s], and bounds of windows, [w + 1]."""
+    table = shards.array
+    count = len(table) - 1
+    order = permute(np.arange(count), length=count, seed=seed, epoch=epoch * (windows + 1))
+    ends = np.cumsum(table[order + 1] - table[order])
+    return ends, table[order + 1], np.append(0, ends)[np.arange(windows + 1) * count // windows]

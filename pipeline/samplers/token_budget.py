@@ -27,9 +27,6 @@ class TokenBudgetSampler(StoredOrderSampler):
     at the same lengths in every epoch, so every epoch has the same number of batches.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, the source of lengths.
-        seed: Seed of the run.
         batch_size: Maximum records of a batch over all ranks.
         max_tokens: Maximum tokens of a batch over all ranks, padding included. Each rank takes its
             share of the records.
@@ -48,7 +45,7 @@ class TokenBudgetSampler(StoredOrderSampler):
         column: str = "length",
         max_length: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        lengths = read_lengths("token_budget", index, column, n, most=max_length)
+        lengths = read_lengths("token_budget", index, column, most=max_length)
         refuse_longer("token_budget", index, lengths, max_tokens, int(lengths.max(initial=1)))
         self._batch_size, self._max_tokens = batch_size, max_tokens
         num_batches, table = len(self._sizes(lengths)), StoredTable(lengths, "lengths")

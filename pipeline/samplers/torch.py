@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from contextlib import suppress
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable
 class TorchSampler(StoredOrderSampler):
     """Draw with any torch sampler, seeded anew every epoch.
 
-    Computes one epoch's order at a time, once per machine. The class receives the arguments that
+    The class receives the arguments that
     its signature names: ``data_source`` (a range of the records), ``labels`` or ``targets`` (int64
     [n], from the index), ``sampler`` (a random one), ``batch_size`` and ``generator``. The global
     random states are seeded too; an unseeded generator of the class gives a different order on each
@@ -29,15 +30,8 @@ class TorchSampler(StoredOrderSampler):
     not apply.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records.
-        seed: Seed of the run.
-        batch_size: Positions of a batch over all ranks.
         target: The sampler's class.
         args: Its arguments.
-
-    Raises:
-        ValueError: The class splits over ranks itself, or yields anything but record indices.
     """
 
     def __init__(
@@ -67,13 +61,11 @@ class TorchSampler(StoredOrderSampler):
             length = len(made)
             self._gives_batches = np.ndim(next(iter(made), 0)) > 0
         if not length:
-            self._refuse(
-                f"has length 0 for {n} records; lower loader.batch_size, or change sampler.args"
-            )
-        try:
+            text = f"has length 0 for {n} records"
+            self._refuse(f"{text}; lower loader.batch_size, or change sampler.args")
+        source = ""
+        with suppress(OSError, TypeError):
             source = inspect.getsource(kind)
-        except (OSError, TypeError):
-            source = ""
         num_batches = length if self._gives_batches else None
         if num_batches:
             length = max(n, sum(map(len, self._drawn(0))))
@@ -82,7 +74,7 @@ class TorchSampler(StoredOrderSampler):
             source=source, torch=torch.__version__, n=n, args=repr(args), batch_size=batch_size,
         )  # fmt: skip
 
-    def _refuse(self, text: str) -> None:
+    def _refuse(self, text: str) -> NoReturn:
         raise ValueError(f"torch sampler: {self._target.__qualname__} {text}")
 
     def _make(self, epoch: int) -> Any:
@@ -125,29 +117,22 @@ class TorchSampler(StoredOrderSampler):
         outside = (order < 0) | (order >= self._n)
         if outside.any():
             at = int(outside.argmax())
-            self._refuse(
-                f"yielded index {order[at]} at position {at}; the data has {self._n} records"
-            )
+            text = f"yielded index {order[at]} at position {at}"
+            self._refuse(f"{text}; the data has {self._n} records")
         return np.concatenate([cuts, order])
 
     def _bounds(self, epoch: int, sizes: list[int]) -> NDArray[np.int64]:
         """Check the batch sizes; return their cumulative sum, padded with empty batches."""
         most, empty = max(sizes, default=0), self._num_cuts - 1 - len(sizes)
         if empty < 0:
-            self._refuse(
-                f"has length {self._num_cuts - 1} and yielded {len(sizes)} batches in epoch "
-                f"{epoch}; return the largest number of any epoch from __len__"
-            )
+            text = f"has length {self._num_cuts - 1} and yielded {len(sizes)} batches in epoch"
+            self._refuse(f"{text} {epoch}; return the most of any epoch from __len__")
         if most > self._batch_size:
-            self._refuse(
-                f"yielded a batch of {most} records, and loader.batch_size is "
-                f"{self._batch_size}; set loader.batch_size={most}"
-            )
+            text = f"yielded a batch of {most} records, and loader.batch_size is {self._batch_size}"
+            self._refuse(f"{text}; set loader.batch_size={most}")
         if sum(sizes) > self._length:
-            self._refuse(
-                f"yielded {sum(sizes)} records in epoch {epoch}, expected at most "
-                f"{self._length}, as in the first epoch"
-            )
+            text = f"yielded {sum(sizes)} records in epoch {epoch}"
+            self._refuse(f"{text}, expected at most {self._length}, as in the first epoch")
         return np.cumsum([0, *sizes, *[0] * empty])
 
     def _drawn(self, epoch: int) -> list[NDArray[np.int64]]:
@@ -159,7 +144,5 @@ class TorchSampler(StoredOrderSampler):
                     return [np.fromiter(iter(sampler), np.int64)]
                 return [np.fromiter(batch, np.int64) for batch in sampler if len(batch)]
             except (TypeError, ValueError) as error:
-                raise ValueError(
-                    f"torch sampler: {self._target.__qualname__} yields no plain record indices "
-                    f"({error}); give integers, or lists of integers as batches"
-                ) from error
+                text = f"yields no plain record indices ({error})"
+                self._refuse(f"{text}; give integers, or lists of integers as batches")

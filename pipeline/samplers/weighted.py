@@ -28,10 +28,6 @@ class WeightedSampler(StoredOrderSampler):
     machine.
 
     Args:
-        n: Number of records.
-        index: Metadata of the records, the source of labels and columns.
-        column_of: Reads a field of all records that the index lacks, or returns None.
-        seed: Seed of the run.
         weights: ``balanced``, a mapping from class to weight (other classes weigh 1), a column of
             the data, or a path: a table (CSV or Parquet) with the columns key and weight, or a
             ``.npy`` or ``.csv`` of weights in record order. A record with several labels or boxes

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from penstock.core.arrays import map_npy
 from penstock.core.contracts import Index
 from penstock.datasets.annotations.rows import RAREST, RAREST_LABEL
-from penstock.datasets.records.label_tables import IMAGE_COLUMNS, LabelTable, number_of
+from penstock.datasets.records.label_tables import IMAGE_COLUMNS, LabelTable
 from penstock.datasets.records.matching import match_keys, three
 
 _CLASSES = {RAREST_LABEL: "labels", "label": "label", RAREST: "box_labels"}
@@ -35,24 +35,13 @@ def read_weights(
         source, values = weights, _from_file(Path(weights), n, index)
     else:
         source, values = f"column {weights}", _column(weights, index, column_of)
+    where = f"weighted sampler: {source}"
     if values.shape != (n,):
-        raise ValueError(
-            f"weighted sampler: {source} has {values.size} weights (shape {values.shape}), the "
-            f"data {n} records; give one weight per record, or a .csv with the columns key and "
-            f"weight"
-        )
-    bad = ~(np.isfinite(values) & (values >= 0))
-    if bad.any():
-        row = int(bad.argmax())
-        raise ValueError(
-            f"weighted sampler: {source}: row {row}{_key(index, row)} has weight {values[row]}; "
-            f"weights are finite and not negative"
-        )
+        text = f"{where} has {values.size} weights (shape {values.shape}), the data {n} records"
+        raise ValueError(f"{text}; give each a weight, or a .csv with the columns key and weight")
+    _check(where, index, values, "weight", ~(np.isfinite(values) & (values >= 0)))
     if not values.any():
-        raise ValueError(
-            f"weighted sampler: {source}: all {n} weights, rows 0 to {n - 1}, are zero; at least "
-            f"one must be more"
-        )
+        raise ValueError(f"{where}: all {n} weights are zero; give a record more")
     return values.astype(np.float64, copy=False)
 
 
@@ -67,14 +56,20 @@ def class_column(index: Index | None) -> str:
         if index is not None and name in index.columns:
             return name
     raise ValueError(
-        "weighted sampler: the data has no column 'label' to weigh by, and no boxes; give the "
-        "storage labels (a torch dataset: an attribute `targets`), or sampler.weights=<path to "
-        ".npy or .csv>"
+        "weighted sampler: the data has no column 'label' and no boxes; give the storage labels (a "
+        "torch dataset: an attribute `targets`), or set sampler.weights to a file"
     )
 
 
-def _key(index: Index | None, row: int) -> str:
-    return f" ({index.keys(np.array([row]))[0]})" if index is not None else ""
+def _check(
+    where: str, index: Index | None, values: NDArray[Any], name: str, bad: NDArray[np.bool_]
+) -> None:
+    """Raise ValueError for the first bad value."""
+    if bad.any():
+        row = int(bad.argmax())
+        key = f" ({index.keys(np.array([row]))[0]})" if index is not None else ""
+        text = f"{where}: row {row}{key} has {name} {values[row]}"
+        raise ValueError(f"{text}, expected a finite value, 0 or more")
 
 
 def _column(
@@ -89,8 +84,7 @@ def _column(
     if found is None:
         raise ValueError(
             f"weighted sampler: no column of numbers {name!r} in the data; columns of its index: "
-            f"{', '.join(known) or 'none'}; expected balanced, a column, a path ending in .npy or "
-            f".csv (with the columns key and weight), or a mapping by class"
+            f"{', '.join(known) or 'none'}; expected balanced, a column, a file, or a mapping"
         )
     return np.asarray(found, np.float64)
 
@@ -102,12 +96,7 @@ def _labels(index: Index | None) -> NDArray[np.int64]:
     labels = np.asarray(index.column(column), np.int64)
     if column != "label":
         return np.where(labels < 0, labels.max(initial=-1) + 1, labels)
-    if labels.size and labels.min() < 0:
-        row = int(labels.argmin())
-        raise ValueError(
-            f"weighted sampler: row {row}{_key(index, row)} has label {labels[row]}; "
-            f"weighing by class needs labels from 0 up"
-        )
+    _check("weighted sampler: by class", index, labels, "label", labels < 0)
     return labels
 
 
@@ -130,7 +119,7 @@ def _by_class(weights: Mapping[str | int, float], index: Index | None) -> NDArra
 def _from_file(path: Path, n: int, index: Index | None) -> NDArray[np.float64]:
     where = f"weighted sampler: {path}"
     if not path.is_file():
-        raise ValueError(f"weighted sampler: no file {path}; give an existing .npy or .csv file")
+        raise ValueError(f"{where}: no file; give an existing .npy or .csv file")
     if path.suffix == ".npy":
         try:
             return map_npy(path)
@@ -140,12 +129,7 @@ def _from_file(path: Path, n: int, index: Index | None) -> NDArray[np.float64]:
     if len(table.columns) == 1 and "weight" not in table.columns:
         table = LabelTable.read(str(path), header=["weight"], where=where)
     table.check("weight")
-    values = np.empty(len(table.lines))
-    for row, text in enumerate(table.columns["weight"]):
-        try:
-            values[row] = number_of(text, "weight")
-        except ValueError as error:
-            raise ValueError(f"{where}: {table.at(row)}: {error}") from None
+    values = table.numbers("weight")
     if (column := table.usual(IMAGE_COLUMNS)) is None:
         return values
     if index is None:

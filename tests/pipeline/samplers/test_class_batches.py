@@ -141,9 +141,6 @@ def test_another_column_may_say_the_identity():
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"batch_size": 10}, "2 identities x 4 images are 8, and loader.batch_size is 10"),
-        ({"batch_size": 8, "identities": 3}, r"3 identities x 4 .* are 12, .* is 8; set loader"),
-        ({"batch_size": 2}, "1 identities x 4 images are 4, and loader.batch_size is 2"),
         ({"batch_size": 24}, "6 different identities for each batch, but the data has 5.*; lower"),
         ({"batch_size": 20, "short": "drop"}, r"has 3 \(2 left out by short=drop, junk=drop\)"),
         ({"batch_size": 8, "column": "person"}, "no column 'person' in the index; columns: label"),
@@ -169,8 +166,7 @@ def test_any_identities_meet_and_any_image_comes_first():
     members = Members.of(labels)
     for epoch in range(1500):
         order = epoch_of_classes(
-            members, np.full(8, 2), num_batches=4, per_batch=per_batch, together=together,
-            seed=1, epoch=epoch,
+            members, np.full(8, 2), (4, per_batch, together), 1, epoch
         )  # fmt: skip
         drawn = labels[order[:, :, 0]]
         if epoch % 2:  # the batches of one epoch are not independent: one of each
