@@ -67,12 +67,11 @@ class NestedCollate(Collate):
             inner = f"{path}{name}"
             rule = self.rules.get(inner)
             found.add(inner)
-            dicts = sum(isinstance(value, dict) for value in values)
-            if dicts and dicts < len(values):
-                _refuse(f"{inner!r} is a dict in some samples only")
-            if dicts and rule:
-                _refuse(f"{inner!r} is a dict and has the rule {rule!r}; give rules to its fields")
-            if dicts:
+            if any(isinstance(value, dict) for value in values):
+                if not all(isinstance(value, dict) for value in values):
+                    _refuse(f"{inner!r} is a dict in some samples only")
+                if rule:
+                    _refuse(f"{inner!r} is a dict and has the rule {rule!r}; name a field in it")
                 new = {name: self._dict(values, f"{inner}.", keys, found)}
             elif rule == "edges":
                 new = self._edges(parts, name, path, keys)

@@ -546,7 +546,7 @@ def _check_base(name: str, made: object, base: Any) -> None:
     """Raise ValueError for a component that does not extend its base class."""
     if not isinstance(made, base):
         raise ValueError(
-            f"{name}: {type(made).__qualname__} given, expected a subclass of {base} of "
+            f"{name}: {type(made).__qualname__} does not extend the base class of a {name} in "
             f"core/contracts.py"
         )
 

@@ -63,7 +63,7 @@ class IdentitySampler(StoredOrderSampler):
             raise ValueError(
                 f"identity sampler: {self._per_batch} different identities for each batch, but the "
                 f"data has {len(members)} ({few} left out by short={short}, junk={junk}); lower "
-                f"loader.batch_size, or raise sampler.images_per_identity"
+                f"loader.batch_size"
             )
         quotas = -(-members.counts // self.group)
         self._num_batches = batches_without_repeats(quotas, self._per_batch)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any, NamedTuple
@@ -21,9 +20,8 @@ BLOCK = 1_024
 """Positions in a block, which has each source's exact share."""
 
 
-@dataclass(frozen=True, slots=True)
-class MixedSource:
-    """A source of a mix; `sampler` orders its own records, and is None for a source without draws."""
+class MixedSource(NamedTuple):
+    """A source of a mix; `sampler` orders its own records, None for a source without draws."""
 
     name: str
     size: int
@@ -31,8 +29,7 @@ class MixedSource:
     sampler: Sampler | None
 
 
-@dataclass(frozen=True, slots=True)
-class Mixture:
+class Mixture(NamedTuple):
     """The sources of a mix, and the positions in an epoch; None: as many as the samplers have."""
 
     sources: tuple[MixedSource, ...]
@@ -137,10 +134,10 @@ def counts_at(total: int, weights: Sequence[int]) -> list[int]:
     up to `total`, never fall as `total` grows, and are within ceil(log2 S) / 2 of the exact share
     for S sources. Rounding cumulative sums is slightly closer, but lets counts fall.
     """
-    if len(weights) == 1:
+    middle, whole = len(weights) // 2, sum(weights)
+    if not middle:
         return [total]
-    middle = len(weights) // 2
-    part, whole = sum(weights[:middle]), sum(weights)
+    part = sum(weights[:middle])
     first = (2 * total * part + whole) // (2 * whole) if whole else 0
     return counts_at(first, weights[:middle]) + counts_at(total - first, weights[middle:])
 

@@ -76,9 +76,8 @@ class TokenBudgetSampler(StoredOrderSampler):
         longest = np.ones(len(counts), np.int64)
         np.maximum.at(longest, of_class, lengths)
         sizes: list[int] = []
-        at = end = 0
-        for length, count in zip(longest.tolist(), counts.tolist(), strict=True):
-            end += count
+        at = 0
+        for length, end in zip(longest.tolist(), np.cumsum(counts).tolist(), strict=True):
             size = min(self._batch_size, self._max_tokens // length)
             begun = max(-(-(end - at) // size), 0)
             sizes += [size] * begun

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from contextlib import suppress
 from typing import Any, NoReturn
 
@@ -71,7 +72,8 @@ class TorchSampler(StoredOrderSampler):
             length = max(n, sum(map(len, self._drawn(0))))
         super().__init__(
             self._table, length, seed, num_batches=num_batches, target=repr(self._target),
-            source=source, torch=torch.__version__, n=n, args=repr(args), batch_size=batch_size,
+            source=source, torch=torch.__version__, n=n, args=pickle.dumps(args).hex(),
+            batch_size=batch_size,
         )  # fmt: skip
 
     def _refuse(self, text: str) -> NoReturn:
@@ -89,13 +91,13 @@ class TorchSampler(StoredOrderSampler):
         }
         if self._table is not None:
             known |= dict.fromkeys(("labels", "targets"), np.array(self._values))
-        known = {name: known[name] for name in signature.parameters.keys() & known.keys()}
-        arguments = known | self._args
+        names = signature.parameters.keys()
+        arguments = {name: known[name] for name in names & known.keys()} | self._args
         try:
             signature.bind(**arguments)
         except TypeError as error:
-            takes = ", ".join(signature.parameters)
-            self._refuse(f"takes ({takes}): {error}; set sampler.args={{name: value}}")
+            text = f"takes ({', '.join(names)}): {error}"
+            self._refuse(f"{text}; set sampler.args={{name: value}}")
         sampler = self._target(**arguments)
         if hasattr(sampler, "set_epoch"):
             sampler.set_epoch(epoch)

@@ -132,8 +132,7 @@ def _from_file(path: Path, n: int, index: Index | None) -> NDArray[np.float64]:
     values = table.numbers("weight")
     if (column := table.usual(IMAGE_COLUMNS)) is None:
         return values
-    if index is None:
-        raise ValueError(f"{where} names keys, but the data has no index")
+    assert index is not None, "a table with keys needs an index"
     rows, keys = table.rows_of(column), index.keys(np.arange(n))
     entries = match_keys(keys, list(rows), place="", where=where)
     if missing := [key for key, entry in zip(keys, entries, strict=True) if entry is None]:

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from penstock import compose
 from penstock.core.sample import Sample
 from penstock.pipeline.collates.list import ListCollate
 from penstock.pipeline.collates.pad import PaddedCollate
 from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.config.errors import ConfigError
 from tests.contracts.collate import InTensors, check_collate, in_tensors
 
 ListCollate = in_tensors(ListCollate)
@@ -188,3 +190,12 @@ def test_pad_says_how_its_stacked_fields_may_be_ragged():
     samples = [{"image": image, "key": str(i)} for i, image in enumerate(images)]
     with pytest.raises(ValueError, match=r"\[5, 4, 3\].*\[6, 4, 3\].*collate\.fields=\{image:2\}"):
         PaddedCollate()(samples)
+
+
+def test_the_schema_refuses_lengths_below_one():
+    for key, value in {"multiple_of": "0", "buckets": "[4, 0]"}.items():
+        with pytest.raises(ConfigError) as error:
+            compose(["collate=pad", f"collate.{key}={value}"])
+        assert {problem.key.partition("[")[0] for problem in error.value.problems} == {
+            f"collate.{key}"
+        }
