@@ -44,7 +44,7 @@ def epoch_order(
     """The order of one epoch: record indices by position.
 
     Args:
-        signature: What decides the orders apart from the epoch (`core.machine_cache.signature_of`).
+        signature: Identifies the order, apart from the epoch (`core.machine_cache.signature_of`).
         epoch: The epoch.
         length: Number of positions.
         compute: Gives the order, int64 [length]; called by one process of the machine.
@@ -129,8 +129,8 @@ _recent: dict[str, dict[int, NDArray[np.int64]]] = {}
 
 def _remember(signature: str, epoch: int, order: NDArray[np.int64]) -> None:
     """Keep the newest orders of each of the samplers that were asked last."""
-    # What other threads read is never changed but replaced, so that no lock is needed, which a
-    # forked process could inherit held.
+    # Replaced, never changed: other threads read it without a lock, which a forked process
+    # could inherit held.
     global _recent
     others = {name: orders for name, orders in _recent.items() if name != signature}
     epochs = {**_recent.get(signature, {}), epoch: order}

@@ -95,7 +95,7 @@ class NestedCollate(Collate):
         if rule == "stack":
             remedy = f"a transform, or by a rule: collate.rules={{{path}: pad}}, or another rule"
             return {name: collating.from_arrays(path, arrays, keys, remedy=remedy)}
-        # Empty lists have no shape and dtype; they take those of the others.
+        # An empty list lacks a shape and dtype; it takes another sample's.
         first = next((array for array in arrays if array.size), arrays[0])
         arrays = [array if len(array) else first[:0] for array in arrays]
         if rule == "pad":

@@ -110,8 +110,9 @@ def _drawn(mixed: Mixture) -> Iterator[tuple[int, Sampler]]:
         if not source.weight:
             continue
         if sampler is None or not len(sampler):
-            text = f"sampler mix: {source.name!r} has {source.size} records to train on"
-            raise ValueError(f"{text}; check its data and val_fraction, or set {key}.weight=0")
+            records = f"{source.name!r}, which has {source.size} records to train on"
+            remedy = f"check its data and val_fraction, or set {key}.weight=0"
+            raise ValueError(f"sampler mix: nothing can be drawn of {records}; {remedy}")
         if sampler.group > 1 or sampler.cuts(0) is not None:
             text = f"sampler mix: the sampler of {source.name!r} keeps positions together"
             raise ValueError(f"{text}, which a mix separates; set {key}.sampler=random")

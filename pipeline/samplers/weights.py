@@ -56,7 +56,7 @@ def class_column(index: Index | None) -> str:
         if index is not None and name in index.columns:
             return name
     raise ValueError(
-        "weighted sampler: the data has no column 'label' and no boxes; give the storage labels (a "
+        "weighted sampler: no column 'label' and no boxes in the data; give the storage labels (a "
         "torch dataset: an attribute `targets`), or set sampler.weights to a file"
     )
 
@@ -137,6 +137,6 @@ def _from_file(path: Path, n: int, index: Index | None) -> NDArray[np.float64]:
     entries = match_keys(keys, list(rows), place="", where=where)
     if missing := [key for key, entry in zip(keys, entries, strict=True) if entry is None]:
         raise ValueError(
-            f"{where} has no weight for {len(missing):,} of {n:,} records, such as {three(missing)}"
+            f"{where}: no weight for {len(missing):,} of {n:,} records, such as {three(missing)}"
         )
     return values[[rows[entry][-1] for entry in entries if entry is not None]]
