@@ -128,7 +128,7 @@ def test_partners_of_a_source_are_what_it_draws_next():
 @pytest.mark.parametrize(
     ("sizes", "weights", "message"),
     [
-        ((5, 0), (1, 1), "'s1' has 0 records .*dataset.sources.s1.weight=0"),
+        ((5, 0), (1, 1), "'s1', which has 0 records .*dataset.sources.s1.weight=0"),
     ],
 )
 def test_what_cannot_be_mixed_is_refused(sizes, weights, message):
