@@ -5,17 +5,17 @@
 Objects that cross to another process pickle as their constructor arguments. They open their
 handles on first use in the process that uses them, and work under fork, spawn and forkserver.
 
-`Storage`, `Writer`, `Source`, `Dataset`, `StreamDataset` and `Decoder` are base classes: extend
-them and override their defaults. Other components declare optional abilities in ``capabilities``,
-an attribute or property that holds the frozen class of their group::
+`Storage`, `Writer`, `Source`, `Dataset`, `StreamDataset`, `Decoder`, `Sampler` and `Collate` are
+base classes: extend them and override their defaults::
 
     @register("sampler", "pairs")
-    class PairSampler:
-        capabilities = SamplerCapabilities(group=2)
+    class PairSampler(Sampler):
+        group = 2
 
-A component without the attribute follows the contract alone. A component that wraps another one
-declares the abilities of the wrapped component. `capabilities_of` reads the declaration once, when
-a dataset or a loader is built.
+Other components declare optional abilities in ``capabilities``, an attribute or property that holds
+the frozen class of their group. A component without the attribute follows the contract alone. A
+component that wraps another one declares the abilities of the wrapped component.
+`capabilities_of` reads the declaration once, when a dataset or a loader is built.
 """
 
 from __future__ import annotations
@@ -487,7 +487,7 @@ class AnyDataset(ABC):
     """
 
     row_shape: tuple[int, int, int] | None = None
-    collate: Collate | None = None
+    collate: Callable[[list[Sample]], Batch] | None = None
     global_random: bool = False
     table: FittedDecoder | None = None
 
@@ -600,73 +600,126 @@ class StreamDataset(AnyDataset):
 # Sampler and collate: position to record, samples to a batch.
 
 
-class Sampler(Protocol):
+class Sampler(ABC):
     """Maps positions to records: a pure, stateless, picklable function.
 
-    A constructor argument ``batch_size`` receives the global batch size, over all ranks.
-    """
-
-    def __len__(self) -> int:
-        """Return the number of positions in an epoch."""
-
-    def indices(self, epoch: int, start: int, stop: int) -> Int64Array:
-        """Return the record indices at positions `start` to `stop` - 1, int64 [stop - start]."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SamplerCapabilities:
-    """Capabilities of a sampler.
+    The loader passes the constructor arguments ``n``, the number of records, ``index``, their
+    `Index`, ``seed`` and ``batch_size``, the positions of a batch over all ranks, by name.
 
     Attributes:
         group: Number of positions to keep on one rank.
-        cuts: Returns the bounds of an epoch's batches, int64 [B + 1], ascending, with the same B in
-            all epochs. None: every batch has ``batch_size`` positions.
         same: Index columns in which a replacement equals the bad record.
-        at: Returns the records, int64 [n], at any positions of an epoch, int64 [n]; the loader
-            calls it for many batches at once.
-        fingerprint: Returns a hash of external data, such as a file of weights.
         by_content: Arguments that `fingerprint` covers; a resumed run may change their paths.
-        uses: Returns the expected access counts of the records in an epoch, up to a factor,
-            float [n]. None: all are equal.
-        of_source: For a mix: returns records of one source near positions of an epoch.
-        sampler_of: For a mix: returns the sampler of a source by name.
     """
 
     group: int = 1
-    cuts: Callable[[int], Int64Array] | None = None
     same: tuple[str, ...] = ()
-    at: Callable[[int, Int64Array], Int64Array] | None = None
-    fingerprint: Callable[[], str] | None = None
     by_content: tuple[str, ...] = ()
-    uses: Callable[[], Array] | None = None
-    of_source: Callable[[int, int, Int64Array], Int64Array] | None = None
-    sampler_of: Callable[[str], Any] | None = None
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """Return the number of positions in an epoch."""
+
+    @abstractmethod
+    def indices(self, epoch: int, start: int, stop: int) -> Int64Array:
+        """Return the record indices at positions `start` to `stop` - 1, int64 [stop - start]."""
+
+    def at(self, epoch: int, positions: Int64Array) -> Int64Array:
+        """Return the records at any positions of an epoch, int64 [n]."""
+        import numpy as np
+
+        cuts = np.flatnonzero(np.diff(positions) != 1) + 1
+        runs = [run for run in np.split(positions, cuts) if run.size]
+        found = [self.indices(epoch, int(run[0]), int(run[-1]) + 1) for run in runs]
+        return np.concatenate(found) if found else np.zeros(0, np.int64)
+
+    def cuts(self, epoch: int) -> Int64Array | None:
+        """Return the bounds of an epoch's batches, int64 [B + 1], ascending.
+
+        B is the same in all epochs. None: every batch has ``batch_size`` positions.
+        """
+        return None
+
+    def fingerprint(self) -> str:
+        """Return a hash of external data, such as a file of weights, or an empty string."""
+        return ""
+
+    def uses(self) -> Array | None:
+        """Return the expected access counts of all records in an epoch, float [n].
+
+        They are correct up to a factor. None: all are equal.
+        """
+        return None
+
+    def of_source(self, number: int, epoch: int, positions: Int64Array) -> Int64Array | None:
+        """For a mix: return the next record of a source from each position on, int64 [n]."""
+        return None
 
 
-class Collate(Protocol):
-    """Merges samples into a batch; images stay uint8 [B, H, W, C]."""
+class DirectSampler(Sampler):
+    """A sampler that computes any position directly; the loader asks for many batches at once."""
 
-    def __call__(self, samples: list[Sample]) -> Batch: ...
+    def indices(self, epoch: int, start: int, stop: int) -> Int64Array:
+        import numpy as np
+
+        return self.at(epoch, np.arange(start, stop, dtype=np.int64))
+
+    @abstractmethod
+    def at(self, epoch: int, positions: Int64Array) -> Int64Array: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CollateCapabilities:
-    """Capabilities of a collate.
+class Collate(ABC):
+    """Merges samples into a batch; images stay uint8 [B, H, W, C].
+
+    A plain function of samples is also a collate. Extend this class to declare more.
 
     Attributes:
-        with_rows: Collates samples whose images are already in the batch's memory,
-            uint8 [B, H, W, C].
-        into: Collates with the largest tensor in allocated memory.
-        columns: Collates columns of samples.
-        overhead: Returns the number of data elements in ragged fields, and the number with padding.
         global_random: Draws from global random states, so needs its own process.
+        in_place: `into` uses the memory that it is given.
+        columnar: `columns` is implemented.
+        overhead: Returns the number of elements in ragged fields, without and with padding.
     """
 
-    with_rows: Callable[[list[Sample], NDArray[np.uint8]], Batch] | None = None
-    into: Callable[[list[Sample], Allocate], Batch] | None = None
-    columns: Callable[[dict[str, Any]], Batch] | None = None
-    overhead: Callable[[Batch], tuple[int, int]] | None = None
     global_random: bool = False
+    in_place: bool = False
+    columnar: bool = False
+    overhead: Callable[[Batch], tuple[int, int]] | None = None
+
+    @abstractmethod
+    def __call__(self, samples: list[Sample]) -> Batch: ...
+
+    def into(
+        self,
+        samples: list[Sample],
+        *,
+        rows: NDArray[np.uint8] | None = None,
+        allocate: Allocate | None = None,
+    ) -> Batch:
+        """Collate samples, in memory of the loader.
+
+        `rows`, uint8 [B, H, W, C], may hold the images already. Without `rows`, the largest tensor
+        uses the memory of `allocate`.
+        """
+        return self(samples)
+
+    def columns(self, columns: dict[str, Any]) -> Batch:
+        """Collate the columns of `Dataset.fetch_columns`."""
+        raise NotImplementedError
+
+    @classmethod
+    def of(cls, collate: Callable[[list[Sample]], Batch]) -> Collate:
+        """Return `collate` if it is a `Collate`, else wrap the function in one."""
+        return collate if isinstance(collate, Collate) else FunctionCollate(collate)
+
+
+class FunctionCollate(Collate):
+    """A plain function of samples as a collate."""
+
+    def __init__(self, function: Callable[[list[Sample]], Batch]) -> None:
+        self.function = function
+
+    def __call__(self, samples: list[Sample]) -> Batch:
+        return self.function(samples)
 
 
 # Training: the consumers of batches.

@@ -15,14 +15,7 @@ import numpy as np
 from annotated_types import Ge, Lt
 from numpy.typing import NDArray
 
-from penstock.core.contracts import (
-    Dataset,
-    Index,
-    Sampler,
-    SamplerCapabilities,
-    StreamDataset,
-    capabilities_of,
-)
+from penstock.core.contracts import Dataset, DirectSampler, Index, Sampler, StreamDataset
 from penstock.core.registry import register
 from penstock.core.sample import BadSample, Keys, Sample
 from penstock.core.stage_times import CountedRecords, StageTimes
@@ -112,10 +105,9 @@ class MixDataset(Dataset):
     def drawing_from(self, sampler: Sampler) -> MixDataset:
         """Return a copy bound to a sampler; partners come from a sample's own source."""
         bound = copy.copy(self)
-        of_source = capabilities_of(sampler, SamplerCapabilities).of_source
         bound._hold(
             tuple(
-                source.drawing_from(SourceDraws(len(sampler), of_source, number, len(source)))
+                source.drawing_from(SourceDraws(sampler, number, len(source)))
                 if source.draws_partners
                 else source
                 for number, source in enumerate(self._by_number)
@@ -253,32 +245,21 @@ def _runs(records: Sequence[Held]) -> Iterator[slice]:
             yield slice(start, stop)
 
 
-@dataclass(frozen=True, slots=True)
-class SourceDraws:
-    """The sampler of a mix of `length` positions, restricted to one of its sources."""
+@dataclass(frozen=True)
+class SourceDraws(DirectSampler):
+    """A sampler restricted to one source of a mix, with `size` records."""
 
-    length: int
-    of_source: Callable[[int, int, NDArray[np.int64]], NDArray[np.int64]] | None
+    sampler: Sampler
     number: int
     size: int
 
     def __len__(self) -> int:
-        return self.length
-
-    @property
-    def capabilities(self) -> SamplerCapabilities:
-        """Declare draws at any positions."""
-        return SamplerCapabilities(at=self.at)
-
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the records at positions ``start .. stop - 1``, int64 [stop - start]."""
-        return self.at(epoch, np.arange(start, stop, dtype=np.int64))
+        return len(self.sampler)
 
     def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the records at any positions, int64 [n]."""
-        if self.of_source is None:  # any records of the source suffice
-            return positions % self.size
-        return self.of_source(self.number, epoch, positions)
+        found = self.sampler.of_source(self.number, epoch, positions)
+        return positions % self.size if found is None else found  # any records of it suffice
 
 
 class MixIndex(Index):

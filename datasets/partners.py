@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import (
     Dataset,
-    SamplerCapabilities,
     TransformCapabilities,
     capabilities_of,
 )
@@ -133,13 +132,7 @@ class PartnerStage:
 
     def _records_at(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
         sampler = self._sampler
-        if sampler is None:
-            return positions
-        scattered = capabilities_of(sampler, SamplerCapabilities).at
-        if scattered is not None:
-            return scattered(epoch, positions)
-        parts = [sampler.indices(epoch, at, at + 1) for at in positions.tolist()]
-        return np.concatenate([np.empty(0, np.int64), *parts])
+        return positions if sampler is None else sampler.at(epoch, positions)
 
 
 def check_gives_partners(dataset: Any, transform: Any, *, split: str) -> None:

@@ -3,7 +3,7 @@
 # fmt: off
 import numpy as np
 
-from penstock.core.contracts import Storage
+from penstock.core.contracts import Sampler, Storage
 from penstock.core.registry import register
 from penstock.core.rng import Stream, philox_words
 from penstock.core.sample import BadRecord, Record
@@ -11,7 +11,7 @@ from penstock.datasets.records.table import Table
 
 
 @register("sampler", "repeated")
-class Repeated:
+class Repeated(Sampler):
     """Every record several times in a row, each augmented anew (Hoffer et al., CVPR 2020)."""
     def __init__(self, n: int, seed: int, *, times: int = 2) -> None:
         self.n, self.seed, self.times = n, seed, times

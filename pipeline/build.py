@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.contracts import (
     BatchTransformCapabilities,
-    SamplerCapabilities,
     Source,
     StreamDataset,
     capabilities_of,
@@ -318,17 +317,18 @@ def _resume_identity(config: Config, split: str, sampler: Any, dataset: Any) -> 
     has decoding, augmentation and collate.
     """
     from penstock.pipeline.loader.loader import classes_of
+    from penstock.pipeline.samplers.mix import MixSampler
 
     augment, sources = config["augment"], sources_of(config)
     order = {**config["sampler"]}
     decode: dict[str, Any] = _decoding(config["dataset"])
     if sources:
-        sampler_of = capabilities_of(sampler, SamplerCapabilities).sampler_of
+        samplers = sampler.samplers if isinstance(sampler, MixSampler) else {}
         order["length"] = config["dataset"]["length"]
         order["sources"] = {
             name: {
                 "weight": config["dataset"]["sources"][name]["weight"],
-                "sampler": _order(source["sampler"], sampler_of and sampler_of(name)),
+                "sampler": _order(source["sampler"], samplers.get(name)),
             }
             for name, source in sources.items()
         }
@@ -353,7 +353,7 @@ def _decoding(dataset: Config) -> dict[str, Any]:
 
 
 def _order(node: Config, sampler: Any) -> dict[str, Any]:
-    by_content = capabilities_of(sampler, SamplerCapabilities).by_content
+    by_content = () if sampler is None else sampler.by_content
     return {name: value for name, value in node.items() if name not in by_content}
 
 
@@ -398,19 +398,16 @@ def _tell_cache(dataset: Any, sampler: Any) -> None:
     """Pass the ranks of records by expected access count to the cache of a single dataset."""
     import numpy as np
 
-    from penstock.pipeline.epoch_orders import StoredTable, digest_of
+    from penstock.pipeline.epoch_orders import StoredTable
 
-    storage, uses = _storage_of(dataset), capabilities_of(sampler, SamplerCapabilities).uses
-    if storage is None or uses is None:
+    storage, expected = _storage_of(dataset), sampler.uses()
+    if storage is None or expected is None:
         return
-    expected = uses()
 
     def fill(ranks: Any) -> None:
         ranks[np.argsort(-expected, kind="stable")] = np.arange(len(expected))
 
-    name = f"table-ranks-{digest_of(expected)}"
-    table = StoredTable(name, np.int64, len(expected), fill, what="table of uses")
-    storage.keep_most_used(table)
+    storage.keep_most_used(StoredTable(expected, "ranks", np.int64, fill=fill))
 
 
 def _column_of(dataset: Any, name: str) -> Any:

@@ -6,19 +6,59 @@ The loader makes tensors of the arrays, so that workers can do without torch.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.sample import Sample
+from penstock.core.contracts import Collate
+from penstock.core.sample import Batch, Sample
 
+MASK = "_mask"
+LENGTHS = "_lengths"
 _SEVERAL_OBJECTS = (
     "an image shows several objects, such as faces, and keypoints describe one; crop each object "
     "to its own image"
 )
+
+
+class FieldCollate(Collate):
+    """A collate that handles each field of arrays by itself.
+
+    Attributes:
+        needed: Fields that must be arrays.
+    """
+
+    needed: Collection[str] = ()
+
+    def __call__(self, samples: list[Sample]) -> Batch:
+        """Collate samples with the same fields; raise ValueError if shapes or fields differ.
+
+        `collated` decides about arrays. Numbers become bool, int64 or float32 [B], and other values
+        lists of B.
+        """
+        columns = to_columns(samples)
+        keys = batch_keys(columns, len(samples))
+        for field in self.needed:
+            if not is_array(samples[0].get(field)):
+                raise ValueError(
+                    f"collate: no array {field!r}; fields: {', '.join(columns)}; set collate.field "
+                    f"or collate.fields"
+                )
+        batch: Batch = {}
+        for field, values in columns.items():
+            if all(map(is_array, values)):
+                batch |= self.collated(field, values, keys)
+            else:
+                batch[field] = from_values(values)
+        return batch
+
+    @abstractmethod
+    def collated(self, field: str, values: list[Any], keys: list[str]) -> Batch:
+        """Return the batch fields of one field, whose values are arrays."""
 
 
 def to_columns(
@@ -204,10 +244,6 @@ def batch_keys(columns: dict[str, list[Any]], size: int) -> list[str]:
     return columns.get("key") or [f"row {row}" for row in range(size)]
 
 
-MASK = "_mask"
-LENGTHS = "_lengths"
-
-
 def padded(
     name: str,
     field: str,
@@ -264,17 +300,15 @@ def _copy_rows(
         mark[there] = True
 
 
-def count_padding(batch: dict[str, Any]) -> tuple[int, int]:
-    """Count the positions of padded fields that have data, and all of them, in nested dicts too."""
+def count_padding(batch: Batch) -> tuple[int, int]:
+    """Count the elements of padded fields, in nested dicts too, without and with padding."""
     real = total = 0
     for name, value in batch.items():
+        lengths = batch.get(f"{name.removesuffix(MASK)}{LENGTHS}")
         if isinstance(value, dict):
             inner_real, inner_total = count_padding(value)
             real, total = real + inner_real, total + inner_total
-            continue
-        field = name.removesuffix(MASK)
-        if name != field and f"{field}{LENGTHS}" in batch:
-            lengths = batch[f"{field}{LENGTHS}"]
+        elif name.endswith(MASK) and lengths is not None:
             real += int((lengths.prod(1) if lengths.ndim > 1 else lengths).sum())
             total += math.prod(value.shape)
     return real, total

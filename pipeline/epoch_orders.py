@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+from abc import abstractmethod
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -13,8 +14,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.arrays import map_npy
+from penstock.core.contracts import Sampler
 from penstock.core.files import whole_file
-from penstock.core.machine_cache import computed_once, files_of, received, remove_if_unused, sent
+from penstock.core.machine_cache import (
+    computed_once,
+    files_of,
+    received,
+    remove_if_unused,
+    sent,
+    signature_of,
+)
 
 _KEEP_EPOCHS = 2
 _KEEP_SAMPLERS = 32
@@ -35,7 +44,7 @@ def epoch_order(
     """Return the order of one epoch: record indices by position, int64 [length], memory-mapped.
 
     Args:
-        signature: Hash of all inputs except the epoch (`core.machine_cache.signature_of`).
+        signature: Identifies the order, apart from the epoch (`core.machine_cache.signature_of`).
         epoch: The epoch.
         length: Number of positions.
         compute: Returns the order, int64 [length]; one process of the machine calls it.
@@ -52,53 +61,73 @@ def epoch_order(
     _remember(signature, epoch, order)
     for path in files_of(f"order-{signature}"):
         past = path.name.removeprefix(f"order-{signature}-").partition("-")[0].partition(".")[0]
-        # A process that needs a removed order computes it again.
         if int(past) <= epoch - _KEEP_EPOCHS:
             remove_if_unused(path)
     return order
 
 
-class StoredOrderSampler:
-    """Base of samplers that compute an epoch as a whole, once per machine.
+class StoredOrderSampler(Sampler):
+    """A sampler whose epochs are computed whole: one at a time, once per machine.
 
     Args:
-        signature: Hash of all inputs of the orders, except the epoch.
-        length: Positions in an epoch.
-        num_batches: Batches in an epoch, for a sampler that declares `batch_cuts`. Its `_order`
-            then begins with ``num_batches + 1`` bounds.
+        table: Values of the records, which decide the orders, or None.
+        length: Number of positions in an epoch.
+        seed: Seed of the run.
+        num_batches: Number of batches, if `_order` returns their bounds before the order.
+        more: Other plain values that decide the orders.
     """
 
-    def __init__(self, signature: str, length: int, num_batches: int | None = None) -> None:
-        self._signature = signature
-        self._length = length
+    def __init__(
+        self,
+        table: StoredTable | None,
+        length: int,
+        seed: int,
+        *,
+        num_batches: int | None = None,
+        **more: Any,
+    ) -> None:
+        self._table, self._length, self._seed = table, length, seed
         self._num_cuts = 0 if num_batches is None else num_batches + 1
+        more |= {"table": self.fingerprint(), "length": length, "num_batches": num_batches}
+        self._signature = signature_of(sampler=type(self).__qualname__, seed=seed, **more)
 
     def __len__(self) -> int:
         return self._length
 
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the records at positions ``start .. stop - 1`` of `epoch`, int64."""
+        """Return the record indices at positions `start` to `stop` - 1, int64 [stop - start]."""
         return np.array(self._stored(epoch)[self._num_cuts + start : self._num_cuts + stop])
 
-    def batch_cuts(self, epoch: int) -> NDArray[np.int64]:
-        """Return the bounds of the batches of `epoch`, int64 [B + 1]."""
-        return self._stored(epoch)[: self._num_cuts]
+    def cuts(self, epoch: int) -> NDArray[np.int64] | None:
+        """Return the bounds of an epoch's batches, int64 [B + 1]."""
+        return self._stored(epoch)[: self._num_cuts] if self._num_cuts else None
+
+    def fingerprint(self) -> str:
+        """Return a hash of the table, or an empty string."""
+        return "" if self._table is None else self._table.digest
+
+    @property
+    def _values(self) -> NDArray[Any]:
+        """The table, memory-mapped, read-only."""
+        assert self._table is not None
+        return self._table.array
 
     def _stored(self, epoch: int) -> NDArray[np.int64]:
         size = self._num_cuts + self._length
         return epoch_order(self._signature, epoch, size, lambda: self._order(epoch))
 
+    @abstractmethod
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        """Compute the records of an epoch by position, int64 [length], after any bounds."""
-        raise NotImplementedError
+        """Compute the record at each position of an epoch, int64 [length], after any bounds."""
 
 
 _recent: dict[str, dict[int, NDArray[np.int64]]] = {}
 
 
 def _remember(signature: str, epoch: int, order: NDArray[np.int64]) -> None:
-    """Keep the newest orders of the samplers used last."""
-    # Replaced, never changed: other threads read without a lock, which a fork could inherit locked.
+    """Keep the newest orders of each of the samplers that were asked last."""
+    # Replaced, never changed: other threads read it without a lock, which a forked process
+    # could inherit held.
     global _recent
     others = {name: orders for name, orders in _recent.items() if name != signature}
     epochs = {**_recent.get(signature, {}), epoch: order}
@@ -113,31 +142,33 @@ class StoredTable:
     """A table that the processes of a machine map from one file; it pickles as the file's path.
 
     Args:
-        name: Name of the content, ``table-...``.
-        dtype: Type of the table.
-        length: Length of the table.
-        fill: Writes the table, if its file is missing.
-        what: Name of the table in messages.
+        values: The content, or the values that decide it, [n].
+        kind: Name of the content for files and messages.
+        dtype: Type of the content; None: the type of `values`.
+        fill: Writes the content, [n], if it is not stored yet; None copies `values`.
+
+    Attributes:
+        digest: Hash of `values`.
     """
 
     def __init__(
         self,
-        name: str,
-        dtype: type[np.generic],
-        length: int,
-        fill: Callable[[NDArray[Any]], None],
+        values: NDArray[Any],
+        kind: str,
+        dtype: type[np.generic] | None = None,
         *,
-        what: str,
+        fill: Callable[[NDArray[Any]], None] | None = None,
     ) -> None:
-        self._what = what
+        self.digest = digest_of(values)
+        self._what = f"table of {kind}"
         self._opened: NDArray[Any] | None
-        self._path, self._opened = _stored(name, dtype, length, fill, what=what)
-
-    @classmethod
-    def of(cls, name: str, values: NDArray[Any], *, what: str) -> StoredTable:
-        """Store an array, [length]."""
-        fill = partial(np.copyto, src=values)
-        return cls(name, values.dtype.type, len(values), fill, what=what)
+        self._path, self._opened = _stored(
+            f"table-{kind}-{self.digest}",
+            dtype or values.dtype.type,
+            len(values),
+            fill or partial(np.copyto, src=values),
+            what=self._what,
+        )
 
     @property
     def array(self) -> NDArray[Any]:
@@ -151,14 +182,14 @@ class StoredTable:
                 self._opened = map_npy(self._path)
             except FileNotFoundError:
                 raise ValueError(
-                    f"{self._what}: {self._path} was removed while it was in use; start the "
-                    f"program again with trainer.resume=auto"
+                    f"{self._what}: {self._path} was removed while it was in use; resume with "
+                    f"trainer.resume=auto"
                 ) from None
         return self._opened
 
     def __getstate__(self) -> dict[str, Any]:
         if self._opened is not None and not self._path.exists():
-            # A user emptied the cache; a full disk affects only processes that start later.
+            # The cache was emptied; without room for the file, open tables stay usable.
             with contextlib.suppress(OSError):
                 self._path.parent.mkdir(parents=True, exist_ok=True)
                 with whole_file(self._path) as temporary, open(temporary, "wb") as file:

@@ -90,8 +90,8 @@ def _said(error: Exception) -> str:
 
 _CONTRACTS: dict[str, tuple[Any, Any]] = {
     "decode": (contracts.Decoder, None),
-    "sampler": (contracts.Sampler, contracts.SamplerCapabilities),
-    "collate": (contracts.Collate, contracts.CollateCapabilities),
+    "sampler": (contracts.Sampler, None),
+    "collate": (contracts.Collate, None),
     "task": (contracts.Task, None),
     "logger": (contracts.Logger, contracts.LoggerCapabilities),
     "callback": (contracts.Callback, contracts.CallbackCapabilities),
@@ -116,6 +116,12 @@ def _check_contract(made: Any, target_name: str) -> None:
             f"{', '.join(needed)}: see {contract.__name__} in core/contracts.py"
         )
     if inspect.isabstract(contract) and not isinstance(made, contract):
+        if not hasattr(contract, "of"):
+            name = contract.__name__
+            raise ValueError(
+                f"{what} does not extend {name}; write class {type(made).__name__}({name}), "
+                f"see core/contracts.py"
+            )
         own = vars(contract).keys() - {*needed, "of"}
         if unread := sorted(name for name in own if name[0] != "_" and hasattr(made, name)):
             raise ValueError(

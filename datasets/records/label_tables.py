@@ -6,6 +6,9 @@ import csv
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from penstock.datasets.records.matching import plain
 
 IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "image_path", "image_name",
@@ -148,6 +151,16 @@ class LabelTable:
         raise ValueError(
             f"{self.where}: no column {what}, such as {known[0]!r}; columns: {self.shown}; {remedy}"
         )
+
+    def numbers(self, column: str) -> NDArray[np.float64]:
+        """Parse a column as numbers, float64 [n]."""
+        values = np.empty(len(self.lines))
+        for row, text in enumerate(self.columns[column]):
+            try:
+                values[row] = number_of(text, column)
+            except ValueError as error:
+                raise ValueError(f"{self.where}: {self.at(row)}: {error}") from None
+        return values
 
     def rows_of(self, column: str) -> dict[str, list[int]]:
         """Group the rows by record name, in the order of the table."""

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from penstock import register
+from penstock.core.contracts import Sampler
 
 
 @register("transform", "vignette")
@@ -19,7 +20,7 @@ def vignette(
 
 
 @register("sampler", "every_other")
-class EveryOther:
+class EveryOther(Sampler):
     """Records 0, 2, 4 ..., and in the next epoch 1, 3, 5 ...: a pure function of the position."""
 
     def __init__(self, *, n: int) -> None:

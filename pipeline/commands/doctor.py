@@ -128,7 +128,7 @@ def _cost_of_epoch(config: Mapping[str, Any]) -> str | None:
     sampler = build_sampler(plain, loader.dataset)
     requests = size_bytes = batches = 0
     for number in range(0, len(loader), max(1, len(loader) // _READ_BATCHES)):
-        task = next(indexed_tasks(loader.plan, sampler, len(loader.dataset), None, epoch=0,
+        task = next(indexed_tasks(loader.plan, sampler, len(loader.dataset), epoch=0,
                                   start=number, quarantine=frozenset()))  # fmt: skip
         records = loader.dataset.read(task.indices, task.positions, 0)
         batches += 1

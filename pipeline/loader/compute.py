@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from penstock.core.contracts import StreamDataset
+from penstock.core.contracts import Collate, StreamDataset
 from penstock.core.registry import name_of
 from penstock.core.sample import CUT_TOKENS, BadSample, Batch, Keys, Sample, on_pixels
 from penstock.core.stage_times import StageTimes, counted
@@ -20,7 +20,6 @@ from penstock.pipeline.loader.bundles import joined, row_bytes, split_rows
 from penstock.pipeline.loader.by_sample import BySample, Work
 from penstock.pipeline.loader.contract import (
     BatchTask,
-    Capabilities,
     Delivery,
     Fault,
     mapped,
@@ -31,7 +30,10 @@ from penstock.pipeline.loader.faults import BadSampleError, OnError, Replacer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from penstock.core.contracts import Allocate, BatchTransform, Collate, Dataset, Sampler
+    from penstock.core.contracts import Allocate, BatchTransform, Dataset, Sampler
+
+Way = Literal["sample", "columns", "stream"]
+"""Ways to make a batch: sample by sample, as columns, or from the items of a stream."""
 
 
 class BatchComputer:
@@ -40,11 +42,14 @@ class BatchComputer:
     Args:
         dataset: Indexed data or a stream. Its own `collate`, if any, replaces `collate`.
         sampler: Maps positions to records; None for a stream.
-        collate: Makes a batch from samples.
+        collate: Makes a batch from samples; a `Collate` or a function.
         seed: Seed of the run.
         on_error: Action on bad samples. A stream skips them under ``replace``.
         imports: Modules of the user's components; every worker imports them.
         steps: Steps for the images and masks of every batch, or None.
+
+    Attributes:
+        way: How batches are made.
     """
 
     def __init__(
@@ -52,28 +57,32 @@ class BatchComputer:
         dataset: Dataset | StreamDataset,
         *,
         sampler: Sampler | None,
-        collate: Collate,
+        collate: Callable[[list[Sample]], Batch],
         seed: int,
         on_error: OnError,
         imports: tuple[str, ...] = (),
         steps: BatchTransform | None = None,
     ) -> None:
-        self.can = Capabilities.of(dataset, sampler, collate)
         self.dataset: Any = dataset
         self.imports = imports
-        self._collate = self.can.dataset.collate or collate
+        self._collate = Collate.of(dataset.collate or collate)
+        self.way: Way = "sample"
+        if isinstance(dataset, StreamDataset):
+            self.way = "stream"
+        elif dataset.columnar and self._collate.columnar:
+            self.way = "columns"
         self._by_sample = BySample(dataset)
         self._steps = steps
         self._looked = False
         self._on_error = on_error
         self._replacer: Replacer | None = None
         if sampler is not None and not isinstance(dataset, StreamDataset):
-            self._replacer = Replacer(dataset, sampler, seed, same=self.can.sampler.same)
+            self._replacer = Replacer(dataset, sampler, seed, same=sampler.same)
 
     @property
     def global_random(self) -> bool:
         """Whether a component draws from global random states and needs its own process."""
-        return self.can.dataset.global_random or self.can.collate.global_random
+        return bool(self.dataset.global_random or self._collate.global_random)
 
     def __call__(self, task: BatchTask, *, allocate: Allocate | None = None) -> Delivery:
         """Compute one batch, with images in writable memory of `allocate(size_bytes)`, if given.
@@ -109,7 +118,7 @@ class BatchComputer:
         batch = self._collated(task, rows, work.images, allocate)
         times.collate += time.perf_counter() - start
         batch = self._stepped(batch, times)
-        count = self.can.collate.overhead
+        count = self._collate.overhead
         real, padded = count(batch) if count is not None else (0, 0)
         return Delivery(
             task.number,
@@ -179,8 +188,7 @@ class BatchComputer:
         self, task: BatchTask, times: StageTimes, allocate: Allocate | None
     ) -> Delivery | None:
         """Make the batch from columns; return None if it must be made sample by sample."""
-        stack = self.can.collate.columns
-        if self.can.way != "columns" or stack is None or task.quarantined:
+        if self.way != "columns" or task.quarantined:
             return None
         start = time.perf_counter()
         with counted() as asked:
@@ -192,7 +200,7 @@ class BatchComputer:
             return None
         taken = time.perf_counter()
         times.read += taken - start
-        batch = stack(columns)
+        batch = self._collate.columns(columns)
         times.collate += time.perf_counter() - taken
         valid = int(task.valid.sum())
         batch = self._completed(batch, task, task.valid.copy())
@@ -217,7 +225,7 @@ class BatchComputer:
     def _image_rows(self, task: BatchTask, allocate: Allocate | None) -> NDArray[np.uint8] | None:
         """Return memory for the batch's images, uint8 [n, H, W, C]; None if unusable."""
         placed = task.items is not None or self.dataset.staged
-        if not placed or self.can.collate.with_rows is None:
+        if not placed or not self._collate.in_place:
             return None
         shape = self.dataset.row_shape or self._shape_of_first(task)
         if shape is None:
@@ -262,14 +270,8 @@ class BatchComputer:
         images: NDArray[np.uint8] | None,
         allocate: Allocate | None,
     ) -> Batch:
-        can = self.can.collate
         try:
-            if images is not None and can.with_rows is not None:
-                batch = can.with_rows(rows.samples, images)
-            elif allocate is not None and can.into is not None:
-                batch = can.into(rows.samples, allocate)
-            else:
-                batch = self._collate(rows.samples)
+            batch = self._collate.into(rows.samples, rows=images, allocate=allocate)
         except Exception as error:
             first, last = task.positions[0], task.positions[-1]
             error.add_note(
@@ -282,9 +284,10 @@ class BatchComputer:
     def _completed(self, batch: Batch, task: BatchTask, valid: NDArray[np.bool_]) -> Batch:
         """Add `valid` and `epoch`; raise ValueError if the collate did not return a dict."""
         if not isinstance(batch, MutableMapping):
+            made = getattr(self._collate, "function", self._collate)
             raise ValueError(
-                f"{name_of(self._collate)} gave a {type(batch).__name__} for a batch, expected a "
-                f"dict with a tensor or a list for each field: see Batch in core/sample.py"
+                f"{name_of(made)} gave a {type(batch).__name__} for a batch, expected a dict with "
+                f"a tensor or a list for each field: see Batch in core/sample.py"
             )
         if type(keys := batch.get("key")) is list:
             batch["key"] = Keys(keys)

@@ -7,19 +7,11 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import (
-    AnyDataset,
-    CollateCapabilities,
-    Dataset,
-    SamplerCapabilities,
-    StreamDataset,
-    capabilities_of,
-)
 from penstock.core.stage_times import StageTimes, Traffic
 
 if TYPE_CHECKING:
@@ -27,36 +19,6 @@ if TYPE_CHECKING:
     from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.settings import LoaderSettings
-
-
-Way = Literal["sample", "columns", "stream"]
-"""Ways to make a batch: sample by sample, as columns, or from the items of a stream."""
-
-
-@dataclass(frozen=True, slots=True)
-class Capabilities:
-    """Capabilities of a loader's components, read once when it is built, and the way of a batch."""
-
-    dataset: Any
-    sampler: SamplerCapabilities
-    collate: CollateCapabilities
-    way: Way
-
-    @classmethod
-    def of(cls, dataset: Any, sampler: Any, collate: Any) -> Capabilities:
-        """Read the declared capabilities; raise ValueError if `dataset` is not an `AnyDataset`."""
-        if not isinstance(dataset, AnyDataset):
-            raise ValueError(
-                f"the dataset is a {type(dataset).__qualname__}; extend Dataset or StreamDataset "
-                f"of core/contracts.py"
-            )
-        collate_can = capabilities_of(dataset.collate or collate, CollateCapabilities)
-        way: Way = "sample"
-        if isinstance(dataset, StreamDataset):
-            way = "stream"
-        elif isinstance(dataset, Dataset) and dataset.columnar and collate_can.columns is not None:
-            way = "columns"
-        return cls(dataset, capabilities_of(sampler, SamplerCapabilities), collate_can, way)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,11 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from penstock.core.contracts import (
-    SamplerCapabilities,
-    StreamDataset,
-    capabilities_of,
-)
+from penstock.core.contracts import AnyDataset, Sampler, StreamDataset
 from penstock.core.forks import leave_to_parent
 from penstock.pipeline.accelerator import PageLock
 from penstock.pipeline.loader.compute import BatchComputer
@@ -47,8 +43,8 @@ from penstock.pipeline.loader.stream_readers import StreamReaders
 from penstock.pipeline.samplers.sequential import SequentialSampler
 
 if TYPE_CHECKING:
-    from penstock.core.contracts import BatchTransform, Collate, Dataset, Sampler
-    from penstock.core.sample import Batch
+    from penstock.core.contracts import BatchTransform, Dataset
+    from penstock.core.sample import Batch, Sample
     from penstock.pipeline.accelerator import Accelerator
     from penstock.pipeline.loader.settings import LoaderSettings
 
@@ -148,7 +144,7 @@ class Loader:
     Args:
         dataset: Indexed data, or a stream.
         sampler: Maps positions to records; None: all records in order, or a stream's own.
-        collate: Samples to a batch.
+        collate: Samples to a batch; a `Collate` or a function.
         settings: Sizes, workers and faults.
         seed: The run's seed.
         split: ``train``, or ``val`` for evaluation: all records once, none replaced.
@@ -175,7 +171,7 @@ class Loader:
         dataset: Dataset | StreamDataset,
         *,
         sampler: Sampler | None,
-        collate: Collate,
+        collate: Callable[[list[Sample]], Batch],
         settings: LoaderSettings,
         seed: int,
         split: Literal["train", "val", "test"] = "train",
@@ -188,6 +184,8 @@ class Loader:
         steps: BatchTransform | None = None,
         goes_on: Callable[[bool], bool] | None = None,
     ) -> None:
+        _check_base("dataset", dataset, AnyDataset)
+        _check_base("sampler", sampler, Sampler | None)
         keep_freed_memory()
         self._lock: PageLock | None = None
         self.dataset: Any = dataset
@@ -200,7 +198,6 @@ class Loader:
         self._seed = seed
         self._identity = plain(identity or {})
         self._tail = settings.tail_of(split)
-        ours = capabilities_of(sampler, SamplerCapabilities)
         self.plan: BatchPlan | None = None
         self._tasks: Callable[..., Iterator[BatchTask]]
         self._readers: StreamReaders | None = None
@@ -224,7 +221,6 @@ class Loader:
         else:
             if sampler is None:
                 sampler = SequentialSampler(len(dataset))
-                ours = capabilities_of(sampler, SamplerCapabilities)
             if dataset.draws_partners:
                 self.dataset = dataset = dataset.drawing_from(sampler)
             self.plan = BatchPlan(
@@ -233,10 +229,10 @@ class Loader:
                 world_size=world_size,
                 rank=rank,
                 tail=self._tail,
-                group=lcm(group, ours.group),
-                cuts=ours.cuts,
+                group=lcm(group, sampler.group),
+                cuts=None if sampler.cuts(0) is None else sampler.cuts,
             )
-            self._tasks = partial(indexed_tasks, self.plan, sampler, len(dataset), ours.at)
+            self._tasks = partial(indexed_tasks, self.plan, sampler, len(dataset))
         self._sampler = sampler
         self._compute = BatchComputer(
             dataset,
@@ -320,7 +316,7 @@ class Loader:
     @property
     def table(self) -> Any:
         """The decoder that knows a table's columns (see `TableDecoder`); None for other data."""
-        return self._compute.can.dataset.table
+        return self._compute.dataset.table
 
     @property
     def engine_choice(self) -> str:
@@ -528,7 +524,7 @@ class Loader:
         if self._fingerprint is None:
             self._fingerprint = self.dataset.fingerprint()
         plan = {"sampler": self._identity.get("sampler"), "batch_size": self.batch_size}
-        plan |= {"tail": self._tail, **order_identity(self.plan, self._compute.can.sampler)}
+        plan |= {"tail": self._tail, **order_identity(self.plan, self._sampler)}
         pixels = self._identity.get("pixels")
         return {"seed": self._seed, "plan": plan, "pixels": pixels, "data": self._fingerprint}
 
@@ -565,6 +561,15 @@ class Loader:
 
 
 _loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
+
+
+def _check_base(name: str, made: object, base: Any) -> None:
+    """Raise ValueError for a component that does not extend its base class."""
+    if not isinstance(made, base):
+        raise ValueError(
+            f"{name}: {type(made).__qualname__} does not extend the base class of a {name} in "
+            f"core/contracts.py"
+        )
 
 
 def _enter_fork() -> None:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.contracts import DirectSampler, Sampler
 from penstock.pipeline.loader.contract import BatchTask
-
-if TYPE_CHECKING:
-    from penstock.core.contracts import Sampler
 
 Tail = Literal["drop", "pad", "keep"]
 Quarantine = Set[Any]
@@ -40,7 +38,11 @@ class BatchPlan:
         tail: Rule for the last N % G positions: ``drop`` them, ``keep`` a short batch, or ``pad``
             it with invalid rows; padding position q repeats position q mod N.
         group: Consecutive positions that stay on one rank.
-        cuts: Batch bounds of an epoch, as in `SamplerCapabilities.cuts`, in place of `batch_size`.
+        cuts: Batch bounds of an epoch, as in `Sampler.cuts`, in place of `batch_size`.
+
+    Raises:
+        ValueError: `rank` is out of range, `group` does not divide `batch_size` or meets `cuts`, or
+            ``drop`` leaves no batch.
     """
 
     num_positions: int
@@ -49,7 +51,7 @@ class BatchPlan:
     rank: int = 0
     tail: Tail = "drop"
     group: int = 1
-    cuts: Callable[[int], NDArray[np.int64]] | None = None
+    cuts: Callable[[int], Any] | None = None
     num_batches: int = field(init=False)
     """Batches in an epoch, equal on every rank."""
 
@@ -128,7 +130,6 @@ def indexed_tasks(
     plan: BatchPlan,
     sampler: Sampler,
     num_records: int,
-    at: Callable[[int, NDArray[np.int64]], NDArray[np.int64]] | None,
     *,
     epoch: int,
     start: int,
@@ -136,24 +137,23 @@ def indexed_tasks(
 ) -> Iterator[BatchTask]:
     """Yield the tasks of this rank from global batch `start` to the end of the epoch.
 
-    One call of `at` (`SamplerCapabilities.at`) serves many batches. Records added to `quarantine`
-    during iteration are quarantined at all their positions.
+    One call of a `DirectSampler` serves many batches. Records added to `quarantine` during
+    iteration are quarantined at all their positions. Raise ValueError if the sampler returns
+    invalid indices.
     """
     held: list[int] = []
     known = 0
     most = 1
-    if at is not None:
+    if isinstance(sampler, DirectSampler):
         most = max(1, _TOGETHER * plan.world_size // plan.batch_size)
     numbers = range(start, min(start + 1, plan.num_batches))
     while numbers:
         batches = [plan.batch(number, epoch) for number in numbers]
-        each = [positions for positions, _ in batches]
         if len(quarantine) != known:
             known = len(quarantine)
             held = list(quarantine)
-        for number, (positions, valid), indices in zip(
-            numbers, batches, _records_of(sampler, num_records, epoch, each, at), strict=True
-        ):
+        records = _records_of(sampler, num_records, epoch, [each for each, _ in batches])
+        for number, (positions, valid), indices in zip(numbers, batches, records, strict=True):
             yield BatchTask(
                 epoch=epoch,
                 number=number,
@@ -168,51 +168,23 @@ def indexed_tasks(
 
 
 def _records_of(
-    sampler: Sampler,
-    num_records: int,
-    epoch: int,
-    batches: Sequence[NDArray[np.int64]],
-    at: Callable[[int, NDArray[np.int64]], NDArray[np.int64]] | None,
+    sampler: Sampler, num_records: int, epoch: int, batches: Sequence[NDArray[np.int64]]
 ) -> list[NDArray[np.int64]]:
-    """Return the records of batches of positions, int64 [n] each, in one call if `at` is given."""
-    if at is None:
-        return [_records_at(sampler, num_records, epoch, positions) for positions in batches]
+    """Return the records of batches of positions, int64 [n] each; raise ValueError if invalid."""
     positions = np.concatenate(batches)
     if not positions.size:
         return [*batches]
-    call = f"{type(sampler).__name__}: at({epoch}, ...)"
-    records = _checked(at(epoch, positions), positions.size, num_records, call)
-    return np.split(records, np.cumsum([each.size for each in batches])[:-1])
-
-
-def _records_at(
-    sampler: Sampler, num_records: int, epoch: int, positions: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """Return the records at `positions`, int64 [n], with one call per run of neighbours."""
-    if not positions.size:
-        return positions
-    cuts = np.flatnonzero(np.diff(positions) != 1) + 1
-    parts = []
-    for run in np.split(positions, cuts):
-        start, stop = int(run[0]), int(run[-1]) + 1
-        call = f"{type(sampler).__name__}: indices({epoch}, {start}, {stop})"
-        part = sampler.indices(epoch, start, stop)
-        parts.append(_checked(part, run.size, num_records, call))
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-
-def _checked(given: Any, count: int, num_records: int, call: str) -> NDArray[np.int64]:
-    """Return a sampler's records as int64 [count]; raise ValueError if they are invalid."""
-    records = np.asarray(given)
-    if records.shape != (count,) or records.dtype.kind not in "iu":
+    records = np.asarray(sampler.at(epoch, positions))
+    place = f"epoch {epoch}, positions {positions[0]} to {positions[-1]}"
+    if records.shape != positions.shape or records.dtype.kind not in "iu":
         raise ValueError(
-            f"sampler {call} gave {records.dtype} {list(records.shape)}, expected int64 "
-            f"[{count}]: one record for each position"
+            f"sampler {type(sampler).__name__} gave {records.dtype} {list(records.shape)}, "
+            f"expected int64 {list(positions.shape)}: one record for each position ({place})"
         )
     if records.min() < 0 or records.max() >= num_records:
         wrong = records[(records < 0) | (records >= num_records)][0]
         raise ValueError(
-            f"sampler {call} has record {wrong}, expected 0 to {num_records - 1}: the data has "
-            f"{num_records} records"
+            f"sampler {type(sampler).__name__} has record {wrong}, expected 0 to "
+            f"{num_records - 1}: the data has {num_records} records ({place})"
         )
-    return records.astype(np.int64, copy=False)
+    return np.split(records.astype(np.int64, copy=False), np.cumsum([*map(len, batches)])[:-1])

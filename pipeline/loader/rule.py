@@ -21,7 +21,7 @@ def engine_by_rule(compute: BatchComputer, settings: LoaderSettings) -> tuple[st
         return "inline", "loader.num_workers is 0"
     if compute.global_random:
         return "processes", "a component draws from global random states"
-    if compute.can.way == "columns":
+    if compute.way == "columns":
         return "threads", "each batch is made as columns"
     try:
         recipe_of(compute)

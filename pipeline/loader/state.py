@@ -7,7 +7,7 @@ from operator import index
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from penstock.core.contracts import SamplerCapabilities
+    from penstock.core.contracts import Sampler
     from penstock.pipeline.loader.plan import BatchPlan
 
 VERSION = 2
@@ -26,13 +26,13 @@ The quarantine has records, or pairs of epoch and position for a stream.
 """
 
 
-def order_identity(plan: BatchPlan | None, sampler: SamplerCapabilities) -> dict[str, Any]:
+def order_identity(plan: BatchPlan | None, sampler: Sampler | None) -> dict[str, Any]:
     """Return plain values that decide the order of records: the plan and sampler weights."""
     identity: dict[str, Any] = {}
     if plan is not None:
         identity |= {"num_positions": plan.num_positions, "group": plan.group}
-    if sampler.fingerprint is not None:
-        identity["weights"] = sampler.fingerprint()
+    if sampler is not None and (fingerprint := sampler.fingerprint()):
+        identity["weights"] = fingerprint
     return identity
 
 

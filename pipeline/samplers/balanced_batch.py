@@ -8,17 +8,12 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Index, SamplerCapabilities
-from penstock.core.machine_cache import signature_of
+from penstock.core.contracts import Index
 from penstock.core.registry import register
 from penstock.core.rng import permute
-from penstock.pipeline.epoch_orders import StoredOrderSampler
-from penstock.pipeline.samplers.class_batches import (
-    Members,
-    class_column,
-    epoch_of_classes,
-    stored_classes,
-)
+from penstock.datasets.records.lengths import read_column
+from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable
+from penstock.pipeline.samplers.class_batches import LABELS, Members, epoch_of_classes
 
 
 @register("sampler", "balanced_batch")
@@ -27,11 +22,11 @@ class BalancedBatchSampler(StoredOrderSampler):
 
     Every batch and every rank has all classes, or `classes` of them, equally often. Classes occur
     in equally many batches, within one. The records of a class are shuffled anew each epoch and
-    drawn in cycles. Computes one epoch's order at a time, once per machine.
+    drawn in cycles.
 
     Args:
-        classes: Classes in a batch, a divisor of `loader.batch_size`; null for all classes.
-        num_batches: Batches in an epoch; null: enough for all records, rounded up.
+        classes: Classes in a batch, a divisor of its size; null: all classes with records.
+        num_batches: Batches in an epoch; null: enough for `n` positions, rounded up.
         column: Index column of the class.
     """
 
@@ -46,46 +41,29 @@ class BalancedBatchSampler(StoredOrderSampler):
         num_batches: Annotated[int, Ge(1)] | None = None,
         column: str = "label",
     ) -> None:
-        values = class_column("balanced_batch", column, index, remedy="give the storage labels, "
-                              "or set sampler.column to the column of classes")  # fmt: skip
+        values = read_column("balanced_batch", index, column, LABELS)
         known = len(np.unique(values))
-        per_batch = classes or known
+        per_batch = classes or max(known, 1)
         if per_batch > known:
+            text = f"classes is {per_batch}, but the data has {known}; lower sampler.classes"
+            raise ValueError(f"balanced_batch sampler: {text}")
+        if batch_size % per_batch:
+            near = max(round(batch_size / per_batch), 1) * per_batch
             raise ValueError(
-                f"balanced_batch sampler: classes is {per_batch}, but the data has "
-                f"{known}; lower sampler.classes"
+                f"balanced_batch sampler: loader.batch_size {batch_size} does not hold {per_batch} "
+                f"classes equally often; set loader.batch_size={near}, or sampler.classes to a "
+                f"divisor"
             )
-        if not per_batch or batch_size % per_batch:
-            near = max(round(batch_size / max(per_batch, 1)), 1) * per_batch
-            raise ValueError(
-                f"balanced_batch sampler: loader.batch_size {batch_size} does not hold "
-                f"{per_batch} classes equally often; set loader.batch_size={near}, or "
-                f"sampler.classes to a number that divides it"
-            )
-        self._seed = seed
-        self._batch_size = batch_size
-        self._num_batches = num_batches or -(-n // batch_size)
-        self._table, digest = stored_classes(values)
-        signature = signature_of(
-            sampler="balanced_batch", seed=seed, classes=digest,
-            shape=[self._num_batches, batch_size, per_batch],
-        )  # fmt: skip
-        super().__init__(signature, self._num_batches * batch_size)
-        self._group = per_batch
-        self.capabilities = SamplerCapabilities(group=self._group, same=(column,))
+        self.group, self.same = per_batch, (column,)
+        self._shape = num_batches or -(-n // batch_size), per_batch, batch_size // per_batch
+        table = StoredTable(values, "classes")
+        super().__init__(table, self._shape[0] * batch_size, seed, shape=self._shape)
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        members = Members.of(self._table.array)
-        places, rest = divmod(self._num_batches * self._group, len(members))
-        quotas = np.full(len(members), places, np.int64)
-        quotas[permute(np.arange(rest), length=len(quotas), seed=self._seed, epoch=epoch)] += 1
-        records = epoch_of_classes(
-            members,
-            quotas,
-            num_batches=self._num_batches,
-            per_batch=self._group,
-            together=self._batch_size // self._group,
-            seed=self._seed,
-            epoch=epoch,
-        )
+        members = Members.of(self._values)
+        count = len(members)
+        places, rest = divmod(self._shape[0] * self.group, count)
+        quotas = np.full(count, places)
+        quotas[permute(np.arange(rest), length=count, seed=self._seed, epoch=epoch)] += 1
+        records = epoch_of_classes(members, quotas, self._shape, self._seed, epoch)
         return records.transpose(0, 2, 1).ravel()  # classes alternate

@@ -14,6 +14,7 @@ from penstock.pipeline.config.libraries import resolve_class
 from penstock.pipeline.mixes import MIX
 
 _TORCH = "torch.utils.data."
+_SIZES = ("sampler.identities", "sampler.images_per_identity", "loader.batch_size")
 
 
 @checks("sampler/identity", "sampler/balanced_batch", needs=("dataset.storage", "sampler.column"))
@@ -21,12 +22,9 @@ def labels_of_classes(config: Mapping[str, Any]) -> Iterator[Problem]:
     """Refuse to balance classes of data without labels."""
     storage = config["dataset"].get("storage") or {}
     if config["sampler"]["column"] == "label" and storage.get("labels", "") is None:
-        remedy = "dataset.storage.labels=folder, or sampler.column=identity"
-        text = f"'label' given, the data is unlabelled; type {remedy}"
-        yield Problem("sampler.column", f"{text} with dataset/annotations=filename")
-
-
-_SIZES = ("sampler.identities", "sampler.images_per_identity", "loader.batch_size")
+        text = "'label' given, the data is unlabelled; type dataset.storage.labels=folder, or"
+        column = "sampler.column=identity with dataset/annotations=filename"
+        yield Problem("sampler.column", f"{text} {column}")
 
 
 @checks("sampler/identity", needs=_SIZES)
@@ -35,9 +33,8 @@ def size_of_batches(config: Mapping[str, Any]) -> Iterator[Problem]:
     identities, images, batch_size = (value_at(config, key) for key in _SIZES)
     identities = identities or max(batch_size // images, 1)
     if (size := identities * images) != batch_size:
-        each = f"{identities} identities with {images} images each (sampler.images_per_identity)"
-        text = f"{batch_size} given, {each} are {size}; type loader.batch_size={size}"
-        yield Problem("loader.batch_size", text)
+        text = f"{batch_size} given, {identities} identities x {images} images are {size}"
+        yield Problem("loader.batch_size", f"{text}; type loader.batch_size={size}")
 
 
 @checks("dataset/torch", needs=("dataset.target",))
@@ -72,9 +69,10 @@ def order_of_stream(config: Mapping[str, Any]) -> Iterator[Problem]:
     """Refuse a sampler with random access for a stream."""
     sampler = config["sampler"]["_target_"]
     if sampler != "sampler/sequential" and _streams(config["dataset"]):
-        text = f"{sampler} needs random access, and a stream is read in its own order"
-        indexed = sampler == "sampler/identity"  # often the choice of the task
+        # A task often chooses the sampler of identities.
+        indexed = sampler == "sampler/identity"
         remedy = "dataset=image_folder" if indexed else "sampler=sequential"
+        text = f"{sampler} needs random access, and a stream is read in its own order"
         yield Problem("sampler", f"{text}; type {remedy}")
 
 
@@ -82,9 +80,8 @@ def order_of_stream(config: Mapping[str, Any]) -> Iterator[Problem]:
 def mix_of_one(config: Mapping[str, Any]) -> Iterator[Problem]:
     """Refuse the sampler of a mix for a single data set."""
     if value_at(config, "dataset._target_") != MIX:
-        text = "sampler/mix draws from several data sets, and one is given"
-        sources = "dataset=mix dataset.sources.a.dataset=image_folder"
-        yield Problem("sampler", f"{text}; type sampler=random, or {sources}")
+        text = "sampler/mix draws from several data sets, and one is given; type sampler=random"
+        yield Problem("sampler", f"{text}, or dataset=mix dataset.sources.a.dataset=image_folder")
 
 
 @checks(MIX, needs=("dataset.sources", "sampler"))
@@ -97,14 +94,12 @@ def sources_of_mix(config: Mapping[str, Any]) -> Iterator[Problem]:
         return
     refused = [each for name in sources for each in _unmixable(name, sources[name])]
     yield from refused
-    sampler, first = config["sampler"]["_target_"], next(iter(sources))
+    sampler, key = config["sampler"]["_target_"], f"dataset.sources.{next(iter(sources))}"
     if sampler != "sampler/mix" and not refused:
-        of_source = f"dataset.sources.{first}.sampler={sampler.rpartition('/')[2]}"
-        text = f"{sampler} given, expected sampler/mix; type sampler=mix"
-        yield Problem("sampler", f"{text}, and for a source {of_source}")
+        text = f"{sampler} given, expected sampler/mix; type sampler=mix, and for a source"
+        yield Problem("sampler", f"{text} {key}.sampler={sampler.rpartition('/')[2]}")
     if all(source.get("weight") == 0 for source in sources.values()):
-        text = f"all weights are 0; type dataset.sources.{first}.weight=1"
-        yield Problem("dataset.sources", text)
+        yield Problem("dataset.sources", f"all weights are 0; type {key}.weight=1")
 
 
 def _unmixable(name: str, source: Mapping[str, Any]) -> Iterator[Problem]:
@@ -116,11 +111,9 @@ def _unmixable(name: str, source: Mapping[str, Any]) -> Iterator[Problem]:
     elif isinstance(dataset, Mapping) and "_target_" in dataset and _streams(dataset):
         text = f"{dataset['_target_']} is a stream, and a mix needs random access"
         yield Problem(f"{key}.dataset", f"{text}; type {key}.dataset=webdataset")
-        return
-    sampler = str(value_at(source, "sampler._target_"))
-    component = registry.find(sampler)
-    taken = inspect.signature(component.target).parameters if component else {}
-    # A torch sampler shows only when it draws whether it makes batches.
-    if sampler != "sampler/torch" and {"batch_size", "mixed"} & taken.keys():
-        text = f"{sampler} given, a source needs single draws; type {key}.sampler=random"
-        yield Problem(f"{key}.sampler", text)
+    elif component := registry.find(sampler := str(value_at(source, "sampler._target_"))):
+        taken = inspect.signature(component.target).parameters
+        # A torch sampler shows only when it draws whether it makes batches.
+        if sampler != "sampler/torch" and {"batch_size", "mixed"} & taken.keys():
+            text = f"{sampler} given, a source needs single draws; type {key}.sampler=random"
+            yield Problem(f"{key}.sampler", text)

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Index, SamplerCapabilities
-from penstock.core.machine_cache import signature_of
+from penstock.core.contracts import Index
 from penstock.core.registry import register
 from penstock.core.rng import Stream, permute, philox_words
 from penstock.datasets.records.lengths import read_lengths
-from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable, digest_of
+from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable
 
 
 @register("sampler", "length_bucket")
@@ -42,60 +40,31 @@ class LengthBucketSampler(StoredOrderSampler):
         window: Annotated[int, Ge(1)] = 50,
         max_length: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        lengths = read_lengths("length_bucket", index, column, n, most=max_length)
-        self._n = n
-        self._seed = seed
-        self._batch_size = batch_size
-        self._window = window
-        self._digest = digest_of(lengths)
-        signature = signature_of(
-            sampler="length_bucket", seed=seed, n=n, lengths=self._digest, batch_size=batch_size,
-            window=window,
-        )  # fmt: skip
-        super().__init__(signature, n)
-        name = f"table-lengths-{self._digest}"
-        self._table = StoredTable.of(name, lengths, what="table of lengths")
-
-    @property
-    def capabilities(self) -> SamplerCapabilities:
-        """Return the hash of the lengths."""
-        return SamplerCapabilities(fingerprint=self.fingerprint)
-
-    def fingerprint(self) -> str:
-        """Return a hash of the lengths."""
-        return self._digest
+        lengths = read_lengths("length_bucket", index, column, most=max_length)
+        self._batch_size, self._window = batch_size, window
+        table = StoredTable(lengths, "lengths")
+        super().__init__(table, n, seed, batch_size=batch_size, window=window)
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        lengths, size = self._table.array, self._batch_size
-        order = permute(np.arange(self._n), length=self._n, seed=self._seed, epoch=epoch)
-        count = self._n // size
-        spread, step = _spread(size), self._window * size
-        for start in range(0, count * size, step):
-            window = order[start : min(start + step, count * size)]
+        lengths, n, size = self._values, self._length, self._batch_size
+        order = permute(np.arange(n), length=n, seed=self._seed, epoch=epoch)
+        batches = order[: n // size * size].reshape(-1, size)
+        for start in range(0, len(batches), self._window):
+            window = batches[start : start + self._window]
             # The shuffled order decides among equals.
-            window[:] = window[np.argsort(lengths[window], kind="stable")]
-            batches = window.reshape(-1, size)
-            batches[:] = batches[:, spread]
+            places = np.argsort(lengths[window.ravel()], kind="stable")
+            window[:] = window.ravel()[places].reshape(window.shape)[:, _spread(size)]
         # The permutation uses at most the first n words.
-        words = philox_words(
-            self._seed, epoch, self._n, self._n + count, Stream.SAMPLER
-        )[:, 0]  # fmt: skip
-        whole = order[: count * size].reshape(count, size)
-        whole[:] = whole[np.argsort(words, kind="stable")]
+        words = philox_words(self._seed, epoch, n, n + len(batches), Stream.SAMPLER)[:, 0]
+        batches[:] = batches[np.argsort(words, kind="stable")]
         return order
 
 
-@lru_cache(maxsize=4)
 def _spread(size: int) -> NDArray[np.int64]:
     """Return a permutation of ``0 .. size - 1`` that spreads every run of places evenly.
 
     Reverses the places' bits: J. G. van der Corput, "Verteilungsfunktionen", 1935.
     """
-    places = np.arange(size, dtype=np.int64)
-    reversed_bits = np.zeros(size, np.int64)
-    for _ in range(max(size - 1, 1).bit_length()):
-        reversed_bits = reversed_bits << 1 | places & 1
-        places >>= 1
-    spread = np.argsort(np.argsort(reversed_bits))
-    spread.flags.writeable = False
-    return spread
+    width = max(size - 1, 1).bit_length()
+    bits = np.arange(size)[:, None] >> np.arange(width) & 1
+    return np.argsort(np.argsort(bits @ (1 << np.arange(width)[::-1])))

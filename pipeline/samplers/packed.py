@@ -8,12 +8,11 @@ import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Index, SamplerCapabilities
-from penstock.core.machine_cache import signature_of
+from penstock.core.contracts import Index
 from penstock.core.registry import register
 from penstock.core.rng import permute
-from penstock.datasets.records.lengths import read_lengths
-from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable, digest_of
+from penstock.datasets.records.lengths import read_lengths, refuse_longer
+from penstock.pipeline.epoch_orders import StoredOrderSampler, StoredTable
 
 
 @register("sampler", "packed")
@@ -26,7 +25,7 @@ class PackedSampler(StoredOrderSampler):
     records.
 
     Args:
-        max_tokens: Maximum tokens of a batch over all ranks; each takes its share of the records.
+        max_tokens: Maximum tokens of a batch over all ranks; every record is shorter.
         column: Index column of the lengths.
         max_length: Longer records count as this long, for a transform that cuts them.
     """
@@ -41,41 +40,20 @@ class PackedSampler(StoredOrderSampler):
         column: str = "length",
         max_length: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        lengths = read_lengths("packed", index, column, n, most=max_length)
-        longest = int(lengths.max(initial=1))
-        if longest >= max_tokens:
-            row = int(lengths.argmax())
-            key = index.keys(np.array([row]))[0] if index is not None else row
-            raise ValueError(
-                f"packed sampler: record {row} ({key}) has length {longest}, and max_tokens is "
-                f"{max_tokens}; set sampler.max_tokens={2 * longest} or more, or "
-                f"sampler.max_length if a transform cuts longer records"
-            )
-        self._n, self._seed = n, seed
+        lengths = read_lengths("packed", index, column, most=max_length)
+        refuse_longer("packed", index, lengths, max_tokens - 1, 2 * int(lengths.max(initial=1)))
         # Cuts fall between records, so a batch may exceed its share by one record.
-        self._num_batches = min(n, -(-int(lengths.sum()) // (max_tokens - longest)) or 1)
-        self._digest = digest_of(lengths)
-        signature = signature_of(
-            sampler="packed", seed=seed, n=n, lengths=self._digest, max_tokens=max_tokens
-        )
-        super().__init__(signature, n, self._num_batches)
-        name = f"table-lengths-{self._digest}"
-        self._lengths = StoredTable.of(name, lengths, what="table of lengths")
-
-    @property
-    def capabilities(self) -> SamplerCapabilities:
-        """Return the hash of the lengths and the batch cuts."""
-        return SamplerCapabilities(fingerprint=self.fingerprint, cuts=self.batch_cuts)
-
-    def fingerprint(self) -> str:
-        """Return a hash of the lengths."""
-        return self._digest
+        share = max_tokens - int(lengths.max(initial=1))
+        self._num_batches = min(n, -(-int(lengths.sum()) // share) or 1)
+        table = StoredTable(lengths, "lengths")
+        super().__init__(table, n, seed, num_batches=self._num_batches)
 
     def _order(self, epoch: int) -> NDArray[np.int64]:
-        order = permute(np.arange(self._n), length=self._n, seed=self._seed, epoch=epoch)
-        lengths = self._lengths.array[order]
+        n, count = self._length, self._num_batches
+        order = permute(np.arange(n), length=n, seed=self._seed, epoch=epoch)
+        lengths = self._values[order]
         middles = 2 * np.cumsum(lengths) - lengths  # twice each record's middle
-        batch = middles * self._num_batches // max(2 * int(lengths.sum()), 1)
-        cuts = np.searchsorted(batch, np.arange(self._num_batches + 1))
-        cuts[-1] = self._n
+        batch = middles * count // max(2 * int(lengths.sum()), 1)
+        cuts = np.searchsorted(batch, np.arange(count + 1))
+        cuts[-1] = n
         return np.concatenate([cuts, order])

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any, NamedTuple
+from functools import lru_cache
+from typing import Annotated
 
 import numpy as np
 from annotated_types import Ge
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Index, SamplerCapabilities
+from penstock.core.contracts import DirectSampler
 from penstock.core.registry import register
 from penstock.core.rng import permute
-from penstock.pipeline.epoch_orders import StoredTable, digest_of
+from penstock.pipeline.epoch_orders import StoredTable
 
 
 @register("sampler", "shard_shuffle")
-class ShardShuffleSampler:
+class ShardShuffleSampler(DirectSampler):
     """Every record once, shuffled anew every epoch, within windows of several shards.
 
     Shuffles the shards, then the records within each window. An epoch reads a few shards at a time,
@@ -31,80 +32,48 @@ class ShardShuffleSampler:
     def __init__(
         self,
         n: int,
-        index: Index | None = None,
         seed: int = 0,
-        shards: Callable[[], NDArray[np.int64]] | None = None,
+        shards: Callable[[], NDArray[np.int64] | None] | None = None,
         *,
         window: Annotated[int, Ge(1)] = 32,
         shard_records: Annotated[int, Ge(1)] = 1_000,
     ) -> None:
-        firsts = np.zeros(0, np.int64) if shards is None else shards()
-        if len(firsts) < 2:
+        firsts = None if shards is None else shards()
+        if firsts is None or len(firsts) < 2:
             firsts = np.arange(0, n, shard_records, dtype=np.int64)
-        bounds = np.append(firsts, n)
-        self._n = n
-        self._seed = seed
+        self._n, self._seed = n, seed
         self._windows = max(1, -(-len(firsts) // window))
-        self._digest = digest_of(bounds)
-        name = f"table-shards-{self._digest}"
-        self._bounds = StoredTable.of(name, bounds, what="table of shards")
-        self._last: _Epoch | None = None
-
-    @property
-    def capabilities(self) -> SamplerCapabilities:
-        """Return random access to positions, and the hash of the shards."""
-        return SamplerCapabilities(at=self.at, fingerprint=self.fingerprint)
+        self._bounds = StoredTable(np.append(firsts, n), "shards")
 
     def __len__(self) -> int:
         return self._n
 
     def fingerprint(self) -> str:
         """Return a hash of the shard boundaries."""
-        return self._digest
-
-    def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
-        """Return the records at positions ``start .. stop - 1`` of `epoch`, int64."""
-        return self.at(epoch, np.arange(start, stop, dtype=np.int64))
+        return self._bounds.digest
 
     def at(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the records at any positions of `epoch`, int64 [n]."""
-        shards = self._epoch(epoch)
-        windows = np.searchsorted(shards.windows, positions, side="right") - 1
-        mixed = np.empty(len(positions), np.int64)
+        ends, records, bounds = _shuffled(self._bounds, self._windows, self._seed, epoch)
+        windows = np.searchsorted(bounds, positions, side="right") - 1
+        mixed = np.empty_like(positions)
         for window in np.unique(windows).tolist():
-            first, length = shards.windows[window], np.diff(shards.windows[window : window + 2])[0]
-            rows = np.flatnonzero(windows == window)
+            first, end = bounds[window : window + 2].tolist()
+            rows = windows == window
+            key = epoch * (self._windows + 1) + window + 1
             mixed[rows] = first + permute(
-                positions[rows] - first,
-                length=int(length),
-                seed=self._seed,
-                epoch=epoch * (self._windows + 1) + window + 1,  # a key of its own
+                positions[rows] - first, length=end - first, seed=self._seed, epoch=key
             )
-        places = np.searchsorted(shards.ends, mixed, side="right")
-        return shards.records[places] + mixed - shards.ends[places]
-
-    def _epoch(self, epoch: int) -> _Epoch:
-        # Replaced atomically, so threads need no lock.
-        if (last := self._last) is None or last.number != epoch:
-            bounds = self._bounds.array
-            count = len(bounds) - 1
-            order = permute(
-                np.arange(count), length=count, seed=self._seed, epoch=epoch * (self._windows + 1)
-            )
-            ends = np.cumsum(bounds[order + 1] - bounds[order])
-            cuts = np.arange(self._windows + 1) * count // self._windows
-            windows = np.append(0, ends)[cuts]
-            last = self._last = _Epoch(epoch, ends, bounds[order + 1], windows)
-        return last
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_last": None}
+        places = np.searchsorted(ends, mixed, side="right")
+        return records[places] + mixed - ends[places]
 
 
-class _Epoch(NamedTuple):
-    """The shards in an epoch's order: end positions [s], end records [s], windows [w + 1]."""
-
-    number: int
-    ends: NDArray[np.int64]
-    records: NDArray[np.int64]
-    windows: NDArray[np.int64]
+@lru_cache(maxsize=8)
+def _shuffled(
+    shards: StoredTable, windows: int, seed: int, epoch: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Shuffle shards; return end positions and end records, [s], and bounds of windows, [w + 1]."""
+    table = shards.array
+    count = len(table) - 1
+    order = permute(np.arange(count), length=count, seed=seed, epoch=epoch * (windows + 1))
+    ends = np.cumsum(table[order + 1] - table[order])
+    return ends, table[order + 1], np.append(0, ends)[np.arange(windows + 1) * count // windows]

@@ -29,8 +29,8 @@ class InTensors:
         if name.startswith("__"):
             raise AttributeError(name)
         given = getattr(self.collate, name)
-        if name in ("with_rows", "into", "columns"):
-            return lambda *asked: mapped(given(*asked), to_tensor)
+        if name in ("into", "columns"):
+            return lambda *asked, **more: mapped(given(*asked, **more), to_tensor)
         return given
 
 

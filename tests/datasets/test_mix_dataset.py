@@ -179,7 +179,7 @@ def test_bad_samples_say_which_they_are_and_are_replaced_from_their_source():
     assert positions.size
     for position in positions.tolist():
         found = fetch(data, [43], [position])[0]
-        sample, index = Replacer(data, sampler, 0, same=sampler.capabilities.same).replace(found, 0)
+        sample, index = Replacer(data, sampler, 0, same=sampler.same).replace(found, 0)
         assert sample["source"] == 1 and index == sample["index"] >= 40
 
 
@@ -201,7 +201,7 @@ def sampler_of(data, weights, length=None) -> MixSampler:
             zip(data.sources.items(), weights, strict=True)
         )
     )
-    return MixSampler(len(data), data.index, 1, mixed=Mixture(sources, length))
+    return MixSampler(len(data), 1, mixed=Mixture(sources, length))
 
 
 def test_batches_tell_the_source():

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
+from penstock.core.contracts import Sampler
 from penstock.core.registry import register
 from penstock.core.sample import BadSample
 from penstock.datasets.map_dataset import MapDataset
@@ -94,7 +95,7 @@ def test_partners_follow_position_epoch_and_sampler_alone():
 
 
 def test_a_sampler_that_repeats_records_gives_those_that_it_draws():
-    class Two:
+    class Two(Sampler):
         def __len__(self):
             return 11
 

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 from torch.utils.data import Dataset, IterableDataset, Sampler
 
-from penstock.core.contracts import SamplerCapabilities
+from penstock.core import contracts
 from penstock.core.registry import register
 
 
@@ -189,10 +189,10 @@ class Recording(nn.Module):
 
 
 @register("sampler", "laws_groups")
-class Groups:
+class Groups(contracts.Sampler):
     """Records in order, in groups of four positions."""
 
-    capabilities = SamplerCapabilities(group=4)
+    group = 4
 
     def __init__(self, n: int, index: Any = None, seed: int = 0) -> None:
         self._n = n

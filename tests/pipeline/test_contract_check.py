@@ -9,6 +9,7 @@ from penstock.core.registry import name_of, register
 from penstock.core.user_errors import is_explained
 from penstock.pipeline.build import build_loggers
 from penstock.pipeline.learning.building import build_task
+from tests.pipeline.loader.fakes import FakeDataset, make_loader
 
 
 @register("logger", "test_without_close")
@@ -54,6 +55,28 @@ class Lister:
     def __call__(self, samples):
         """A list."""
         return list(samples)
+
+
+@register("sampler", "test_bare")
+class Bare:
+    """What a sampler has, without the base class."""
+
+    def __init__(self, n):
+        """Take the number of records."""
+        self.n = n
+
+    def __len__(self):
+        return self.n
+
+    def indices(self, epoch, start, stop):
+        """Never called."""
+
+
+def test_a_sampler_extends_the_base_class(data_dir):
+    with pytest.raises(ValueError, match=r"sampler/test_bare \(Bare\) .*class Bare\(Sampler\)"):
+        build_loader(compose([f"data_dir={data_dir}", "sampler=test_bare"]))
+    with pytest.raises(ValueError, match="sampler: Bare does not extend"):
+        make_loader(FakeDataset(8), sampler=Bare(8))
 
 
 def test_what_is_missing_is_said_when_it_is_built(data_dir, tmp_path):

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import SamplerCapabilities, capabilities_of
+from penstock.core.contracts import Sampler
 from penstock.core.files import own_folder
 from penstock.core.processes import usable_cores
 from penstock.pipeline.commands.bench.decoding import Decoding
@@ -24,7 +24,6 @@ from penstock.pipeline.commands.bench.report import FAILURES, doing, heading, la
 from penstock.pipeline.commands.bench.subject import Round, Subject, alternate
 
 if TYPE_CHECKING:
-    from penstock.core.contracts import Sampler
     from penstock.pipeline.commands.bench import BenchSettings
     from penstock.pipeline.commands.bench.points import Points
 
@@ -199,7 +198,7 @@ def packed_config(
     return {**config, "dataset": {**config["dataset"], "storage": read, "val_fraction": 0.0}}
 
 
-class Among:
+class Among(Sampler):
     """A sampler that draws from a few records only, for as many positions as there are.
 
     Args:
@@ -226,18 +225,12 @@ class Among:
             return
         epochs, size = range(-(-length // len(cutting))), len(cutting)
         self._order = np.concatenate([rows[cutting.indices(epoch, 0, size)] for epoch in epochs])
-        cuts = capabilities_of(cutting, SamplerCapabilities).cuts
-        assert cuts is not None
-        each = np.concatenate([cuts(epoch)[:-1] + epoch * size for epoch in epochs])
-        self._cuts = np.append(each, len(self._order))
+        cuts: list[Any] = [cutting.cuts(epoch) for epoch in epochs]
+        each = [bounds[:-1] + epoch * size for epoch, bounds in zip(epochs, cuts, strict=True)]
+        self._cuts = np.concatenate([*each, [len(self._order)]])
 
-    @property
-    def capabilities(self) -> SamplerCapabilities:
-        """The cuts of its batches, if there are any."""
-        return SamplerCapabilities(cuts=None if self._cuts is None else self._cuts_of)
-
-    def _cuts_of(self, epoch: int) -> NDArray[np.int64]:
-        assert self._cuts is not None
+    def cuts(self, epoch: int) -> NDArray[np.int64] | None:
+        """Return the bounds of the batches, if the configured sampler cuts them."""
         return self._cuts
 
     def __len__(self) -> int:

@@ -17,7 +17,6 @@ from penstock.core.contracts import (
     BatchTransform,
     BatchTransformCapabilities,
     Dataset,
-    SamplerCapabilities,
     StreamDataset,
     capabilities_of,
 )
@@ -154,7 +153,7 @@ def look(config: dict[str, Any], split: Split, dataset: Any, sampler: Any, optio
     """
     transforms = build_device_transforms(config, split)
     group = lcm(
-        capabilities_of(sampler, SamplerCapabilities).group,
+        1 if sampler is None else sampler.group,
         *(capabilities_of(t, BatchTransformCapabilities).group for t in transforms),
     )
     steps = DeviceSteps(dataset.collate or build(config["collate"]), transforms, group=group)

@@ -28,7 +28,7 @@ def in_rows(count: int = 5) -> tuple[list, np.ndarray, dict]:
 
 def test_rows_become_the_tensor_without_a_copy():
     made, rows, expected = in_rows()
-    batch = stack.with_rows(made, rows)
+    batch = stack.into(made, rows=rows)
     assert_same(batch, expected)
     assert list(batch) == list(expected)
     assert batch["image"].data_ptr() == rows.ctypes.data
@@ -43,7 +43,7 @@ def test_rows_may_be_views_made_anew_and_lie_in_another_memory():
     rows[...] = [sample["image"] for sample in made]
     for i, sample in enumerate(made):
         sample["image"] = rows[i : i + 1].reshape(8, 6, 3)
-    batch = stack.with_rows(made, rows)
+    batch = stack.into(made, rows=rows)
     assert_same(batch, expected)
     assert batch["image"].data_ptr() == rows.ctypes.data
 
@@ -54,7 +54,7 @@ def test_an_image_from_elsewhere_is_copied_into_its_row():
     made[4]["image"] = made[4]["image"].copy()
     rows[2] = rows[4] = 0
     expected["image"][2] = expected["image"][2].flip(1)
-    batch = stack.with_rows(made, rows)
+    batch = stack.into(made, rows=rows)
     assert_same(batch, expected)
     assert batch["image"].data_ptr() == rows.ctypes.data
 
@@ -75,7 +75,7 @@ def test_images_in_other_rows_than_their_own_are_copied(change):
     change(made)
     expected = stack(made)
     before = rows.copy()
-    batch = stack.with_rows(made, rows)
+    batch = stack.into(made, rows=rows)
     assert_same(batch, expected)
     assert np.array_equal(rows, before)
     rows[...] = 0
@@ -86,16 +86,16 @@ def test_other_shapes_and_types_are_collated_as_ever():
     made, rows, _ = in_rows()
     made[0]["image"] = np.zeros((3, 3, 3), np.uint8)
     with pytest.raises(ValueError, match="'image' is") as raised:
-        stack.with_rows(made, rows)
+        stack.into(made, rows=rows)
     with pytest.raises(ValueError, match="'image' is") as as_ever:
         stack(made)
     assert str(raised.value) == str(as_ever.value)
     for sample in made:
         sample["image"] = torch.zeros(4, 4)
-    assert stack.with_rows(made, rows)["image"].shape == (5, 4, 4)
+    assert stack.into(made, rows=rows)["image"].shape == (5, 4, 4)
     for sample in made:
         sample["image"] = np.zeros((8, 6, 3), np.float32)
-    assert stack.with_rows(made, rows)["image"].dtype == torch.float32
+    assert stack.into(made, rows=rows)["image"].dtype == torch.float32
 
 
 def test_neighbours_in_the_memory_of_a_data_set_are_copied():
@@ -104,6 +104,6 @@ def test_neighbours_in_the_memory_of_a_data_set_are_copied():
     for i, sample in enumerate(made):
         sample["image"] = data[i]
     rows = np.empty_like(data)
-    for batch in (stack(made), stack.with_rows(made, rows)):
+    for batch in (stack(made), stack.into(made, rows=rows)):
         batch["image"] += 1
         assert not np.shares_memory(batch["image"].numpy(), data)

@@ -221,7 +221,7 @@ def test_a_sampler_among_few_records_has_batches_of_the_sizes_that_the_configure
     index = Table(keys=list("abcde"), columns={"length": lengths})
     cutting = TokenBudgetSampler(5, index, 0, 4, max_tokens=40)
     among = pickle.loads(pickle.dumps(Among(rows, length=12, cutting=cutting)))
-    plan = BatchPlan(len(among), 4, tail="keep", cuts=among.capabilities.cuts)
+    plan = BatchPlan(len(among), 4, tail="keep", cuts=among.cuts)
     length_of = dict(zip(rows.tolist(), lengths.tolist(), strict=True))
     batches = [among.indices(0, *plan.bounds(n)).tolist() for n in range(len(plan))]
     assert sorted(row for batch in batches for row in batch) == sorted(rows.tolist() * 3)

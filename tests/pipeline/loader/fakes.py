@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.contracts import CollateCapabilities, Dataset, Index, Storage, StreamDataset
+from penstock.core.contracts import Collate, Dataset, Index, Storage, StreamDataset
 from penstock.core.rng import KeyedRng, Stream
 from penstock.core.sample import BadSample, Batch, Keys, Sample
 from penstock.pipeline.loader.contract import Delivery
@@ -117,12 +117,8 @@ class FakeStream(StreamDataset):
         return "stream"
 
 
-class Collated:
+class Collated(Collate):
     """Stacks what FakeDataset gives."""
-
-    @property
-    def capabilities(self) -> CollateCapabilities:
-        return CollateCapabilities(overhead=self.overhead)
 
     def __call__(self, samples: list[Sample]) -> Batch:
         batch: Batch = {

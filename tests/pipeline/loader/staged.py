@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from penstock.core.contracts import CollateCapabilities
 from penstock.core.sample import BadSample, Sample
 from penstock.pipeline.accelerator import Accelerator
 from penstock.pipeline.collating import from_rows
@@ -74,12 +73,12 @@ class StagedFake(FakeDataset):
 class RowsCollated(Collated):
     """Makes the image tensor of the rows that the images were written to."""
 
-    @property
-    def capabilities(self) -> CollateCapabilities:
-        return CollateCapabilities(with_rows=self.with_rows, overhead=self.overhead)
+    in_place = True
 
-    def with_rows(self, samples: list[Sample], rows: Any) -> Any:
+    def into(self, samples: list[Sample], *, rows: Any = None, allocate: Any = None) -> Any:
         batch = self(samples)
+        if rows is None:
+            return batch
         image = from_rows([sample["image"] for sample in samples], rows)
         return batch if image is None else {**batch, "image": image}
 

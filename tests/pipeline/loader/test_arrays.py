@@ -152,15 +152,15 @@ class Watched(Storage):
 
 def test_types_that_torch_has_not(tmp_path):
     samples = [{"array": np.ones(3, np.longdouble), "key": str(i)} for i in range(2)]
-    with pytest.raises(ValueError, match=f"torch .*{np.dtype(np.longdouble)}"):
-        stack.into(samples, lambda size_bytes: pytest.fail("asked for memory"))
+    with pytest.raises(ValueError, match="torch has no type for"):
+        stack.into(samples, allocate=lambda size_bytes: pytest.fail("asked for memory"))
     samples = [{"array": np.empty((0, 3)), "key": str(i)} for i in range(2)]
-    assert stack.into(samples, lambda size_bytes: pytest.fail("asked for memory"))[
+    assert stack.into(samples, allocate=lambda size_bytes: pytest.fail("asked for memory"))[
         "array"
     ].shape == (2, 0, 3)
     samples = [{"array": torch.ones(2), "label": i} for i in range(2)]
     memory = bytearray(16)
-    batch = stack.into(samples, lambda size_bytes: memory)
+    batch = stack.into(samples, allocate=lambda size_bytes: memory)
     assert (
         batch["array"].tolist()
         == [[1, 1], [1, 1]]

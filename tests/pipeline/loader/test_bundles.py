@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.contracts import CollateCapabilities
+from penstock.core.contracts import Collate
 from penstock.pipeline.collates.stack import stack
 from penstock.pipeline.loader import memory
 from penstock.pipeline.loader.bundles import row_bytes
@@ -199,14 +199,12 @@ def test_the_next_bundle_is_computed_as_soon_as_one_is_begun(arrays_folder):
                     time.sleep(0.001)
 
 
-class _WithMoreNames:
+class _WithMoreNames(Collate):
     """A collate whose batches have a list that is not one of rows."""
 
     names: ClassVar = {"names": ["one", "too", "many"] * 100}
 
-    @property
-    def capabilities(self) -> CollateCapabilities:
-        return CollateCapabilities(columns=self.columns)
+    columnar = True
 
     def __call__(self, samples):
         return {**stack(samples), **self.names}
@@ -218,5 +216,5 @@ class _WithMoreNames:
 def test_what_cannot_be_cut_is_made_alone(arrays_folder):
     ways = {**THREADS, "collate": _WithMoreNames(), "batch_size": 2}
     with make_loader(dataset(Arrays(arrays_folder)), **ways) as loader:
-        assert loader._compute.can.way == "columns"
+        assert loader._compute.way == "columns"
         assert [batch["index"].tolist() for batch in loader][:3] == [[0, 1], [2, 3], [4, 5]]

@@ -8,7 +8,6 @@ import logging
 import numpy as np
 import pytest
 
-from penstock.core.contracts import SamplerCapabilities
 from penstock.pipeline.loader.faults import BadSampleError
 from penstock.pipeline.samplers.random import RandomSampler
 from penstock.pipeline.samplers.sequential import SequentialSampler
@@ -20,7 +19,7 @@ BAD = (3, 17, 200, 399)
 
 
 class SameLabel(RandomSampler):
-    capabilities = SamplerCapabilities(same=("label",))
+    same = ("label",)
 
 
 def _rows(loader) -> list[tuple[int, int, bool]]:
@@ -75,7 +74,7 @@ def test_replacements_are_of_the_same_class_if_the_sampler_asks_for_it():
 class InOrder(SequentialSampler):
     def __init__(self, *same):
         super().__init__(N)
-        self.capabilities = SamplerCapabilities(same=same)
+        self.same = same
 
 
 def _with_columns(bad, **columns):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.core.contracts import SamplerCapabilities
+from penstock.core.contracts import DirectSampler, Sampler
 from penstock.pipeline.loader.plan import BatchPlan, indexed_tasks
 from tests.pipeline.loader.fakes import FakeDataset, FakeStream, make_loader
 
 
-class Given:
+class Given(Sampler):
     """A sampler that answers every call with the same function of the positions."""
 
     def __init__(self, answer):
@@ -42,23 +42,36 @@ def test_a_list_of_records_is_taken():
     assert next(iter(loader))["index"].tolist() == [7, 6, 5, 4, 3, 2, 1, 0]
 
 
-class Counting:
-    """A sampler that can be asked for any positions, and counts how often it is."""
+class Counting(DirectSampler):
+    """A sampler that counts how often the loader calls it."""
 
-    def __init__(self, n, *, several):
+    def __init__(self, n):
         self._n = n
         self.calls = 0
-        self.capabilities = SamplerCapabilities(at=self._at if several else None)
 
     def __len__(self):
         return self._n
 
-    def indices(self, epoch, start, stop):
-        return self._at(epoch, np.arange(start, stop))
-
-    def _at(self, epoch, positions):
+    def at(self, epoch, positions):
         self.calls += 1
         return (positions * 7 + epoch) % self._n
+
+
+class Indexed(Sampler):
+    """The same order, by ranges of positions alone."""
+
+    def __init__(self, n):
+        self._counting = Counting(n)
+
+    @property
+    def calls(self):
+        return self._counting.calls
+
+    def __len__(self):
+        return len(self._counting)
+
+    def indices(self, epoch, start, stop):
+        return self._counting.indices(epoch, start, stop)
 
 
 @pytest.mark.parametrize("tail", ["drop", "keep", "pad"])
@@ -66,10 +79,9 @@ class Counting:
 def test_many_batches_are_asked_for_at_once_and_are_the_same(tail, world_size, rank):
     plan = BatchPlan(5003, batch_size=24, tail=tail, world_size=world_size, rank=rank)
     tasks, calls = [], []
-    for several in (True, False):
-        sampler = Counting(5003, several=several)
-        at = sampler.capabilities.at
-        found = indexed_tasks(plan, sampler, 5003, at, epoch=3, start=5, quarantine=frozenset())
+    for kind in (Counting, Indexed):
+        sampler = kind(5003)
+        found = indexed_tasks(plan, sampler, 5003, epoch=3, start=5, quarantine=frozenset())
         tasks.append([repr(task) for task in found])
         calls.append(sampler.calls)
     assert tasks[0] == tasks[1]
@@ -78,9 +90,9 @@ def test_many_batches_are_asked_for_at_once_and_are_the_same(tail, world_size, r
 
 
 def test_positions_asked_for_at_once_are_checked():
-    sampler = Counting(40, several=True)
-    sampler.capabilities = SamplerCapabilities(at=lambda epoch, positions: positions + 1)
-    with pytest.raises(ValueError, match=r"Counting: at\(0, \.\.\.\) has record 40, expected 0 to"):
+    sampler = Counting(40)
+    sampler.at = lambda epoch, positions: positions + 1
+    with pytest.raises(ValueError, match=r"Counting has record 40, expected 0 to"):
         list(make_loader(FakeDataset(40), sampler=sampler, batch_size=8))
 
 

@@ -30,7 +30,7 @@ def test_few_files_lie_between_the_loop_and_the_bytes(way, data_dir):
          "loader.batch_size=2", "loader.pin_memory=false", "loader.drop_last=false"]
     )  # fmt: skip
     with build_loader(config) as loader:
-        assert loader._compute.can.way == way
+        assert loader._compute.way == way
         batches = iter(loader)
         for _ in range(2):
             next(batches)

@@ -176,7 +176,7 @@ def test_every_engine_makes_the_batches_of_single_samples(folder, way):
 
     def epochs(overrides, *, whole):
         with build_loader(compose([*common, *overrides])) as loader:
-            assert loader._compute.can.way == "columns"
+            assert loader._compute.way == "columns"
             if not whole:
                 loader._compute._by_columns = None
             return [list(loader) for _ in range(2)]

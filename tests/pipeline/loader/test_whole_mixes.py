@@ -268,7 +268,7 @@ def test_every_engine_makes_the_batches_of_single_samples(folders, way):
     data += ["dataset.sources.b.weight=2.5", "dataset.length=40"]
     config = compose([*data, "augment=small", "loader.batch_size=6", "loader.drop_last=false"])
     with build_loader(config) as loader:
-        assert loader._compute.can.way == "columns"
+        assert loader._compute.way == "columns"
     inline = {"engine": "inline", "num_workers": 0}
     whole = digests(config, **inline)
     assert digests(config, **WAYS[way]) == whole

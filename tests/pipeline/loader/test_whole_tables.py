@@ -119,7 +119,7 @@ def computer(storage, decode, *, whole=True, keys=None, on_error="replace") -> B
     made = BatchComputer(
         data, sampler=SequentialSampler(len(storage)), collate=stack, seed=0, on_error=on_error
     )
-    assert made.can.way == "columns"
+    assert made.way == "columns"
     if not whole:
         made._by_columns = None
     return made
@@ -278,7 +278,7 @@ def batches(tmp_path):
                   "augment=as_is", "loader.batch_size=12", "loader.drop_last=false",
                   "loader.max_error_rate=1", "dataset.val_fraction=0"]  # fmt: skip
         with build_loader(compose([*common, *overrides]), "train", **ranks) as loader:
-            assert loader._compute.can.way == "columns"
+            assert loader._compute.way == "columns"
             if not whole:
                 loader._compute._by_columns = None
             found = [list(loader) for _ in range(2)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.core.contracts import SamplerCapabilities, capabilities_of
 from penstock.datasets.records.table import Table
 from penstock.pipeline.samplers.packed import PackedSampler
 from tests.contracts.sampler import check_sampler
@@ -39,7 +38,7 @@ def test_no_batch_is_above_the_most_and_every_epoch_has_as_many(lengths):
     sampler = make(lengths, max_tokens=700)
     counts = set()
     for epoch in range(3):
-        cuts = capabilities_of(sampler, SamplerCapabilities).cuts(epoch)
+        cuts = sampler.cuts(epoch)
         order = sampler.indices(epoch, 0, len(sampler))
         assert (cuts[0], cuts[-1], (np.diff(cuts) >= 0).all()) == (0, len(lengths), True)
         sums = [lengths[part].sum() for part in np.split(order, cuts[1:-1])]
@@ -49,6 +48,9 @@ def test_no_batch_is_above_the_most_and_every_epoch_has_as_many(lengths):
 
 
 def test_a_record_that_fills_a_batch_is_refused():
-    with pytest.raises(ValueError, match=r"record 1 \(1\) has length 9, and max_tokens is 9; set"):
+    with pytest.raises(
+        ValueError,
+        match=r"record 1 \(1\) has length 9, expected at most 8; set sampler.max_tokens=18",
+    ):
         make(np.array([3, 9]), max_tokens=9)
     assert len(make(np.array([3, 9]), max_tokens=9, max_length=8)) == 2

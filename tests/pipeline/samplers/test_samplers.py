@@ -48,7 +48,7 @@ def test_weighted(weights, replacement):
     ("target", "args", "exactly_once"),
     [
         (torch.utils.data.RandomSampler, {}, True),
-        ("torch.utils.data.RandomSampler", {"replacement": True, "num_samples": 40}, False),
+        (torch.utils.data.RandomSampler, {"replacement": True, "num_samples": 40}, False),
         (torch.utils.data.WeightedRandomSampler,
          {"weights": [1.0] * 50 + [3.0] * 50, "num_samples": 60}, False),
         (torch.utils.data.SubsetRandomSampler, {"indices": list(range(20, 50))}, False),
@@ -89,8 +89,7 @@ def test_a_torch_sampler_that_draws_from_global_state_is_reproducible():
     ("target", "args", "message"),
     [
         (torch.utils.data.DistributedSampler, {}, "splits the data over ranks"),
-        ("torch.utils.data.Nothing", {}, "no class"),
-        (Words, {}, "Words .*record indices"),
+        (Words, {}, "no plain record indices"),
         (torch.utils.data.SubsetRandomSampler, {"indices": [5, 300]}, "yielded index 300"),
         (torch.utils.data.RandomSampler, {"replcement": True}, r"takes \(.*'replcement'"),
     ],
@@ -194,7 +193,7 @@ def test_without_replacement_the_first_draw_follows_the_weights():
     index = FakeIndex(np.zeros(4))
     index._columns["weight"] = weights
     sampler = WeightedSampler(4, index, 3, weights="weight", replacement=False)
-    orders_ = np.stack([sampler._weighted_order(epoch) for epoch in range(4_000)])
+    orders_ = np.stack([sampler._order(epoch) for epoch in range(4_000)])
     assert fits(np.bincount(orders_[:, 0]), weights / 10 * 4_000)
     second = np.bincount(orders_[orders_[:, 0] == 3, 1], minlength=4)[:3]
     assert fits(second, weights[:3] / 6 * second.sum())
@@ -233,7 +232,7 @@ def test_weights_from_files(tmp_path):
     [
         ([1, -2, 3], r"row 1 \(img/0000001.jpg\) has weight -2"),
         ([1, 2, np.nan], r"row 2 .* has weight nan"),
-        ([0, 0, 0], r"all 3 weights, rows 0 to 2, are zero"),
+        ([0, 0, 0], "all 3 weights are zero"),
         ([1, 2], "has 2 weights .*, the data 3 records"),
     ],
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from penstock.core.contracts import SamplerCapabilities, capabilities_of
 from penstock.datasets.records.table import Table
 from penstock.pipeline.samplers.token_budget import TokenBudgetSampler
 from tests.contracts.sampler import check_sampler
@@ -22,8 +21,7 @@ def make(lengths: np.ndarray, seed: int = 3, most: int = 64, **arguments) -> Tok
 
 def batches(sampler: TokenBudgetSampler, epoch: int = 0) -> list[np.ndarray]:
     """Records of each batch."""
-    cuts = capabilities_of(sampler, SamplerCapabilities).cuts
-    bounds = cuts(epoch).tolist()
+    bounds = sampler.cuts(epoch).tolist()
     assert (bounds[0], bounds[-1]) == (0, len(sampler))
     return np.split(sampler.indices(epoch, 0, len(sampler)), bounds[1:-1])
 

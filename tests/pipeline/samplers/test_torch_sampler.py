@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch.utils.data import BatchSampler, Sampler
 
-from penstock.core.contracts import SamplerCapabilities, capabilities_of
 from penstock.pipeline.samplers.torch import TorchSampler
 from tests.pipeline.loader.fakes import FakeIndex
 
@@ -95,9 +94,10 @@ class Halves(Sampler):
 
 def test_a_sampler_of_batches_cuts_them():
     sampler = TorchSampler(11, batch_size=6, target=Halves)
-    cuts = capabilities_of(sampler, SamplerCapabilities).cuts
-    assert np.diff(cuts(0)).tolist() == [1, 2, 3, 4, 1]
-    assert np.diff(cuts(1)).tolist() == [4, 5, 2, 0, 0], "no epoch has fewer, but empty ones"
+    assert np.diff(sampler.cuts(0)).tolist() == [1, 2, 3, 4, 1]
+    assert np.diff(sampler.cuts(1)).tolist() == [4, 5, 2, 0, 0], (
+        "no epoch has fewer, but empty ones"
+    )
     for epoch in range(2):
         assert sorted(sampler.indices(epoch, 0, 11).tolist()) == list(range(11))
 
@@ -114,17 +114,16 @@ def test_batches_that_do_not_fit_are_said(size, args, epoch, message):
     sampler = TorchSampler(
         40, batch_size=size, target=Halves, args={"data_source": range(10), **args}
     )
-    cuts = capabilities_of(sampler, SamplerCapabilities).cuts
     if message is None:
-        assert np.diff(cuts(epoch)).tolist() == [1, 2, 3, 4, 0], "an empty list is no batch"
+        assert np.diff(sampler.cuts(epoch)).tolist() == [1, 2, 3, 4, 0], "an empty list is no batch"
         return
     with pytest.raises(ValueError, match=message):
-        cuts(epoch)
+        sampler.cuts(epoch)
 
 
 def test_torchs_own_sampler_of_batches_needs_no_arguments():
     sampler = TorchSampler(10, batch_size=4, target=BatchSampler, args={"drop_last": False})
-    assert np.diff(capabilities_of(sampler, SamplerCapabilities).cuts(2)).tolist() == [4, 4, 2]
+    assert np.diff(sampler.cuts(2)).tolist() == [4, 4, 2]
     assert sorted(sampler.indices(2, 0, 10).tolist()) == list(range(10))
 
 

@@ -26,9 +26,9 @@ def test_an_order_does_not_depend_on_how_it_is_cut_for_computing(monkeypatch):
     sampler = WeightedSampler(
         100, index_of(np.arange(100) + 1.0), weights="weight", replacement=False
     )
-    whole = sampler._weighted_order(3)
+    whole = sampler._order(3)
     monkeypatch.setattr(weighted, "_CHUNK", 7)
-    assert np.array_equal(sampler._weighted_order(3), whole)
+    assert np.array_equal(sampler._order(3), whole)
 
 
 def test_weights_by_key_of_many_records_are_those_of_a_column(tmp_path):

@@ -48,7 +48,7 @@ def test_sequences_lie_in_rows_whole_with_their_boundaries():
     assert batch["key"] == [f"k{i}" for i in range(6)]
     with pytest.raises(ValueError, match=r"'k2' has 8 tokens, and a row 7; set collate.row_length"):
         PackedCollate(row_length=7)(given)
-    with pytest.raises(ValueError, match="no sequences 'ids'; fields: tokens"):
+    with pytest.raises(ValueError, match="no array 'ids'; fields: tokens"):
         PackedCollate(field="ids")(given)
 
 

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.core.contracts import CollateCapabilities
 from penstock.pipeline.loader.worker_errors import LoaderTimeoutError
 from tests.pipeline.loader.executors.deadly import DeadlyDataset, sampler
 from tests.pipeline.loader.fakes import (
@@ -125,7 +124,7 @@ class _NeedsAProcess(FakeDataset):
 
 
 class _DrawingCollate(Collated):
-    capabilities = CollateCapabilities(global_random=True)
+    global_random = True
 
 
 @pytest.mark.parametrize(
