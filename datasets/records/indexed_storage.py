@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Storage
-from penstock.core.forks import leave_to_parent
 from penstock.core.machine_cache import is_received
+from penstock.core.processes.forks import leave_to_parent
 from penstock.core.sample import BadRecord, Record, too_large
 from penstock.core.stage_times import CountedRecords, counted
 from penstock.datasets.files.access import is_there, is_url

@@ -16,8 +16,8 @@ from penstock.core.stage_times import StageTimes, Traffic
 
 if TYPE_CHECKING:
     from penstock.core.sample import Batch
-    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.device.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
 

@@ -19,15 +19,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from penstock.core.contracts import AnyDataset, Sampler, StreamDataset
-from penstock.core.forks import leave_to_parent
-from penstock.pipeline.accelerator import PageLock
+from penstock.core.processes.forks import leave_to_parent
 from penstock.pipeline.loader.compute import BatchComputer
 from penstock.pipeline.loader.contract import BatchTask, Delivery, Fault, mapped, to_tensor
+from penstock.pipeline.loader.device.accelerator import PageLock
 from penstock.pipeline.loader.executors import executor_named
+from penstock.pipeline.loader.executors.rule import engine_by_rule
 from penstock.pipeline.loader.faults import BadSampleError, BadSampleLog
 from penstock.pipeline.loader.memory import keep_freed_memory
 from penstock.pipeline.loader.plan import BatchPlan, Quarantine, indexed_tasks
-from penstock.pipeline.loader.rule import engine_by_rule
 from penstock.pipeline.loader.scheduler import Scheduler
 from penstock.pipeline.loader.state import (
     as_epoch,
@@ -38,14 +38,14 @@ from penstock.pipeline.loader.state import (
     state_of,
 )
 from penstock.pipeline.loader.stats import LoaderStats
-from penstock.pipeline.loader.stream_plan import StreamPlan, any_rank
-from penstock.pipeline.loader.stream_readers import StreamReaders
+from penstock.pipeline.loader.streams.plan import StreamPlan, any_rank
+from penstock.pipeline.loader.streams.readers import StreamReaders
 from penstock.pipeline.samplers.sequential import SequentialSampler
 
 if TYPE_CHECKING:
     from penstock.core.contracts import BatchTransform, Dataset
     from penstock.core.sample import Batch, Sample
-    from penstock.pipeline.accelerator import Accelerator
+    from penstock.pipeline.loader.device.accelerator import Accelerator
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _logger = logging.getLogger(__name__)

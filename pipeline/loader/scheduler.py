@@ -13,7 +13,7 @@ import numpy as np
 
 from penstock.core.processes import interrupts_held, local_ranks
 from penstock.datasets.caches.limits import available_bytes
-from penstock.pipeline.loader.bundles import MOST_BATCHES, can_join, rows_of_bundle
+from penstock.pipeline.loader.compute.bundles import MOST_BATCHES, can_join, rows_of_bundle
 from penstock.pipeline.loader.contract import (
     BatchTask,
     Delivery,
@@ -27,8 +27,8 @@ from penstock.pipeline.loader.worker_errors import LoaderClosedError
 
 if TYPE_CHECKING:
     from penstock.core.sample import Batch
-    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.device.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _logger = logging.getLogger(__name__)

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from penstock.core.processes import default_workers
 from penstock.core.registry import register
 from penstock.pipeline.loader.executors import executor_named
-from penstock.pipeline.loader.placement import cores_text
+from penstock.pipeline.loader.executors.placement import cores_text
 
 _LONGEST_S = 1e7
 """Some system calls refuse longer waits."""

@@ -13,7 +13,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-from penstock.core import child
+from penstock.core.processes import child
 from penstock.pipeline.loader.arena import Layout, Packed, SharedFile
 from penstock.pipeline.loader.memory import keep_freed_memory
 from penstock.pipeline.loader.worker_errors import Failure
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.contract import BatchTask
-    from penstock.pipeline.loader.placement import Placement
+    from penstock.pipeline.loader.executors.placement import Placement
 
 OUT_OF_MEMORY = errno.ENOMEM
 """Exit code of a worker without memory."""

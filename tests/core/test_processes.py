@@ -64,7 +64,7 @@ def _is_child_program(pid, parent):
             words = file.read().split(b"\0")
     except OSError:
         return False
-    return b"penstock.core.child" in words and str(parent).encode() in words
+    return b"penstock.core.processes.child" in words and str(parent).encode() in words
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from penstock.datasets.records.table import Table
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage
 from penstock.datasets.storages.memmap.storage import MemmapStorage
-from penstock.pipeline.loader.by_sample import pieces_of
+from penstock.pipeline.loader.compute.by_sample import pieces_of
 from penstock.transforms.cpu.stack import build_stack
 from penstock.transforms.decode.raw import RawDecoder
 from tests.building import build_step

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 LAWS = "tests/laws/test_"
 PLAN = "pipeline/loader/plan.py"
-COMPUTE = "pipeline/loader/compute.py"
+COMPUTE = "pipeline/loader/compute/__init__.py"
 RNG = "core/rng.py"
 
 
@@ -141,7 +141,8 @@ MUTATIONS = (
         _laws("draws"),
     ),
     Mutation(
-        "batches computed together that share their first rows", "pipeline/loader/bundles.py",
+        "batches computed together that share their first rows",
+        "pipeline/loader/compute/bundles.py",
         "return [{field: value[start:stop] for field, value in batch.items()}",
         "return [{field: value[: stop - start] for field, value in batch.items()}",
         _laws("small_batches"),
@@ -177,7 +178,7 @@ MUTATIONS = (
         _laws("mosaics", "resume"),
     ),
     Mutation(
-        "a quarantined row kept", "pipeline/loader/by_sample.py",
+        "a quarantined row kept", "pipeline/loader/compute/by_sample.py",
         "if not task.quarantined:",
         "if True:",
         _laws("mosaics", "resume"),
@@ -298,13 +299,13 @@ MUTATIONS = (
         ("tests/answers/test_splits_by_key.py",),
     ),
     Mutation(
-        "a stream that resumes at its beginning", "pipeline/loader/stream_plan.py",
+        "a stream that resumes at its beginning", "pipeline/loader/streams/plan.py",
         "starts = {number: start * (stop - begin) for number, (begin, stop) in sizes.items()}",
         "starts = {number: 0 for number, (begin, stop) in sizes.items()}",
         _laws("streams"),
     ),
     Mutation(
-        "every rank takes all of a stream", "pipeline/loader/stream_plan.py",
+        "every rank takes all of a stream", "pipeline/loader/streams/plan.py",
         "rows = rows.share(self.world_size, self.rank)",
         "pass",
         _laws("streams"),

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.processes import ChildProcess, pickled
 from penstock.core.registry import register
 from penstock.pipeline.loader.arena import Arena, Packed
+from penstock.pipeline.loader.executors.placement import placement_of, warn_about_cores
 from penstock.pipeline.loader.executors.supervised import (
     HELD_BY_CONSUMER,
     Job,
     SupervisedExecutor,
     Worker,
 )
-from penstock.pipeline.loader.placement import placement_of, warn_about_cores
 from penstock.pipeline.loader.worker import OUT_OF_MEMORY, READY, TELL_STACKS, Order, Payload, serve
 from penstock.pipeline.loader.worker_errors import Failure, WorkerError, describe_death
 
 if TYPE_CHECKING:
-    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.device.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _TELL_S = 0.2

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 
 from penstock.core.registry import register
 from penstock.pipeline.loader.contract import BatchTask, Delivery, Executor, Future
+from penstock.pipeline.loader.executors.placement import placement_of, warn_about_cores
 from penstock.pipeline.loader.memory import BatchMemory
-from penstock.pipeline.loader.placement import placement_of, warn_about_cores
 from penstock.pipeline.loader.worker import quiet_opencv
 from penstock.pipeline.loader.worker_errors import LoaderClosedError, LoaderTimeoutError
 
 if TYPE_CHECKING:
-    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.device.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _JOIN_S = 5.0

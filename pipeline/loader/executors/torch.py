@@ -16,11 +16,11 @@ from multiprocessing.connection import wait
 from multiprocessing.process import BaseProcess, active_children
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.child import leave_signals_to_parent
+from penstock.core.processes.child import leave_signals_to_parent
 from penstock.core.registry import register
 from penstock.pipeline.loader.contract import BatchTask, Delivery, Executor, Future
+from penstock.pipeline.loader.executors.placement import Placement, placement_of, warn_about_cores
 from penstock.pipeline.loader.executors.processes import recipe_of
-from penstock.pipeline.loader.placement import Placement, placement_of, warn_about_cores
 from penstock.pipeline.loader.worker import use_one_thread
 from penstock.pipeline.loader.worker_errors import (
     Failure,
@@ -31,12 +31,12 @@ from penstock.pipeline.loader.worker_errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.device.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _PRELOADED = [
-    "penstock.core.fork_server",
+    "penstock.core.processes.fork_server",
     "penstock.pipeline.loader.executors.torch",
     "torch.utils.data",
     "cv2",

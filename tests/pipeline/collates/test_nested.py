@@ -16,7 +16,7 @@ from penstock.pipeline.build import build_loader
 from penstock.pipeline.collates.nested import NestedCollate
 from penstock.pipeline.collates.pad import PaddedCollate
 from penstock.pipeline.loader.contract import Delivery
-from penstock.pipeline.loader.device_queue import DeviceQueue
+from penstock.pipeline.loader.device.queue import DeviceQueue
 from penstock.pipeline.loader.digest import batch_digest
 from tests.contracts.collate import check_collate, in_tensors
 from tests.contracts.equality import assert_same

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from penstock.core.sample import BadSample, Sample
-from penstock.pipeline.accelerator import Accelerator
 from penstock.pipeline.collating import from_rows
+from penstock.pipeline.loader.device.accelerator import Accelerator
 from tests.pipeline.loader.fakes import Collated, FakeDataset
 
 

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from penstock.core.contracts import Collate
 from penstock.pipeline.collates.stack import stack
 from penstock.pipeline.loader import memory
-from penstock.pipeline.loader.bundles import row_bytes
+from penstock.pipeline.loader.compute import bundles
+from penstock.pipeline.loader.compute.bundles import row_bytes
 from penstock.pipeline.loader.digest import batch_digest
 from penstock.pipeline.loader.faults import BadSampleError
 from penstock.pipeline.samplers.sequential import SequentialSampler
@@ -49,7 +50,7 @@ def test_batches_are_those_that_are_made_alone(
         found = []
         for ways in (ALONE, where):
             with pytest.MonkeyPatch.context() as patched:
-                patched.setattr("penstock.pipeline.loader.bundles.BUNDLE_BYTES", 10_000 * most)
+                patched.setattr(f"{bundles.__name__}.BUNDLE_BYTES", 10_000 * most)
                 with make_loader(dataset(Arrays(arrays_folder)), **{**ways, **share}) as loader:
                     first = min(start, len(loader))
                     loader.load_state_dict({**loader.state_dict(), "next_batch": first})
@@ -72,7 +73,7 @@ def test_bundles_grow_to_sixteen_and_to_their_bytes(arrays_folder, monkeypatch):
 
     held = row_bytes(next(iter(make_loader(dataset(storage), batch_size=1, **ALONE))))
     assert held == 8 * 6 * 3 + 3 * 4 + 8 * 4 + 1, "label, index, position and epoch; valid"
-    monkeypatch.setattr("penstock.pipeline.loader.bundles.BUNDLE_BYTES", 75 * held)
+    monkeypatch.setattr("penstock.pipeline.loader.compute.bundles.BUNDLE_BYTES", 75 * held)
     for batch_size, most in ((30, 60), (37, 74), (38, 38), (80, 80)):
         storage = Arrays(arrays_folder)
         with make_loader(dataset(storage), batch_size=batch_size, **THREADS) as loader:

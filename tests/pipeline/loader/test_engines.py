@@ -10,7 +10,7 @@ import time
 import psutil
 import pytest
 
-from penstock.pipeline.loader import placement
+from penstock.pipeline.loader.executors import placement
 from penstock.pipeline.loader.worker_errors import LoaderTimeoutError, WorkerError
 from penstock.pipeline.samplers.random import RandomSampler
 from tests.contracts.engine import check_engine

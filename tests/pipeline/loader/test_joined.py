@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from penstock.pipeline.loader.bundles import can_join, joined, split_rows
+from penstock.pipeline.loader.compute.bundles import can_join, joined, split_rows
 from penstock.pipeline.loader.digest import batch_digest
 from tests.pipeline.loader.bundled import Arrays, computer, task
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.loader import by_sample as pieces
-from penstock.pipeline.loader.by_sample import pieces_of
+from penstock.pipeline.loader.compute import by_sample as pieces
+from penstock.pipeline.loader.compute.by_sample import pieces_of
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 from tests.pipeline.loader.staged import RowsCollated, StagedFake
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from penstock import compose
-from penstock.pipeline.loader.placement import cores_text
+from penstock.pipeline.loader.executors.placement import cores_text
 from penstock.pipeline.loader.settings import LoaderSettings
 from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
 from tests.waiting import wait_until

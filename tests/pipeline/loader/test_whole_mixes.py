@@ -15,8 +15,8 @@ from penstock.datasets.records.table import Table
 from penstock.datasets.storages.memmap import MemmapStorage
 from penstock.pipeline.build import build_loader
 from penstock.pipeline.collates.stack import stack
-from penstock.pipeline.loader.by_sample import pieces_of
 from penstock.pipeline.loader.compute import BatchComputer
+from penstock.pipeline.loader.compute.by_sample import pieces_of
 from penstock.pipeline.loader.contract import BatchTask
 from penstock.pipeline.samplers.sequential import SequentialSampler
 from penstock.transforms.cpu.stack import build_stack

@@ -66,7 +66,7 @@ class ChildProcess:
     def __init__(
         self,
         *,
-        module: str = "penstock.core.child",
+        module: str = "penstock.core.processes.child",
         message_timeout_s: float | None = None,
         starter_stays: bool = False,
         descriptors: Sequence[int] = (),

@@ -1,6 +1,6 @@
 """The program of a child process: call the parent's function, and end with the parent.
 
-`core.processes.ChildProcess` starts it as ``python -P -m penstock.core.child``. The main module
+`ChildProcess` starts it as ``python -P -m penstock.core.processes.child``. The main module
 does not run again, so scripts need no ``__main__`` guard.
 """
 

@@ -16,8 +16,8 @@ from penstock.core.contracts import Collate, StreamDataset
 from penstock.core.registry import name_of
 from penstock.core.sample import CUT_TOKENS, BadSample, Batch, Keys, Sample, on_pixels
 from penstock.core.stage_times import StageTimes, counted
-from penstock.pipeline.loader.bundles import joined, row_bytes, split_rows
-from penstock.pipeline.loader.by_sample import BySample, Work
+from penstock.pipeline.loader.compute.bundles import joined, row_bytes, split_rows
+from penstock.pipeline.loader.compute.by_sample import BySample, Work
 from penstock.pipeline.loader.contract import (
     BatchTask,
     Delivery,

@@ -11,10 +11,10 @@ import torch
 
 from penstock.core.contracts import BatchTransform
 from penstock.core.sample import Batch
-from penstock.pipeline.accelerator import Accelerator, PageLock
-from penstock.pipeline.inputs import sizes_of
 from penstock.pipeline.loader.contract import mapped, to_tensor
-from penstock.pipeline.loader.device_ring import Ring, Slot
+from penstock.pipeline.loader.device.accelerator import Accelerator, PageLock
+from penstock.pipeline.loader.device.inputs import sizes_of
+from penstock.pipeline.loader.device.ring import Ring, Slot
 from penstock.pipeline.loader.loader import Loader
 from penstock.pipeline.loader.stats import LoaderStats
 from penstock.transforms.device.steps import Draws, apply_steps, host_draws

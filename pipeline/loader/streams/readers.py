@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.core.processes import ChildProcess, interrupts_held, pickled, start_patience
 from penstock.datasets.files.reading_thread import read_ahead, still_wanted
 from penstock.datasets.streams.runs import SHORT_S, Run
-from penstock.pipeline.loader.placement import Placement, placement_of
+from penstock.pipeline.loader.executors.placement import Placement, placement_of
 from penstock.pipeline.loader.worker import Payload, use_one_thread
 from penstock.pipeline.loader.worker_errors import (
     Failure,

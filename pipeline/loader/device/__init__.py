@@ -1,0 +1,1 @@
+"""The way to an accelerator: copies beside its computing, from page-locked memory."""

@@ -1,0 +1,1 @@
+"""Batches of streams: which items each rank takes, and who reads them."""
