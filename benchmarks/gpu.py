@@ -51,8 +51,8 @@ from gpu_setup import (  # noqa: E402
 from overlap import overlap_share  # noqa: E402
 from resnet import resnet  # noqa: E402
 
-from penstock.pipeline.accelerator import Accelerator, PageLock  # noqa: E402
-from penstock.pipeline.loader.device_queue import DeviceQueue  # noqa: E402
+from penstock.pipeline.loader.device.accelerator import Accelerator, PageLock  # noqa: E402
+from penstock.pipeline.loader.device.queue import DeviceQueue  # noqa: E402
 from penstock.transforms.device.normalize import Normalize  # noqa: E402
 
 Row = tuple[str, float, str]

@@ -20,9 +20,9 @@ import torch
 from prepared_images import PreparedImages, make_images
 from torch import nn
 
-from penstock.pipeline.accelerator import Accelerator
 from penstock.pipeline.collates.stack import stack
-from penstock.pipeline.loader.device_queue import DeviceQueue
+from penstock.pipeline.loader.device.accelerator import Accelerator
+from penstock.pipeline.loader.device.queue import DeviceQueue
 from penstock.pipeline.loader.loader import Loader
 from penstock.pipeline.loader.settings import LoaderSettings
 from penstock.pipeline.samplers.random import RandomSampler

@@ -124,7 +124,7 @@ def ours(folder: Path, batch_size: int, *overrides: str) -> Epoch:
     """A loader through the config, with what `augment.device` does to its batches."""
     from penstock import compose
     from penstock.pipeline.build import build_device_transforms, build_loader
-    from penstock.pipeline.loader.device_queue import DeviceQueue
+    from penstock.pipeline.loader.device.queue import DeviceQueue
 
     config = compose(
         [

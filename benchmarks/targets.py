@@ -28,10 +28,6 @@ TARGETS = [
     Target("tiled / best peer on files as they are", "ours-tiled", BEST_PEER, 1.8),
     Target("tiled, processes / the same", "ours-tiled-processes", BEST_PEER, 1.8),
     Target("tiled / tiled, decoded whole", "ours-tiled", "ours-tiled-whole", 1.35),
-    Target(
-        "12 megapixels: tiled with overviews, decode=scaled / decoded whole",
-        "large-overviews", "large-whole", 5.0,
-    ),
     Target("FFCV's preparation: ours / FFCV", "prepared-half-raw", "ffcv-prepared", 2.5),
     Target("the same, processes", "prepared-half-raw-processes", "ffcv-prepared", 2.5),
     Target(

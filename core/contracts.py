@@ -174,16 +174,16 @@ class Storage(ABC):
 
         Records that are views of a mapped file take 0 bytes.
         """
-        if "size_bytes" in self.index.columns:
-            return self.index.values("size_bytes", indices)
         return None
 
-    def shards(self) -> Int64Array | None:
-        """Return the first record of each shard, int64 [s], ascending, or None.
+    def shards(self) -> Int64Array:
+        """Return the first record of each shard, int64 [s], ascending from 0.
 
         A shard is a file or a row group that is best read as a whole.
         """
-        return None
+        import numpy as np
+
+        return np.zeros(1, np.int64)
 
     def keep_most_used(self, ranks: Ranks) -> None:
         """Take a hint before the first read: records ranked by expected access count."""
@@ -273,20 +273,22 @@ class Annotations(Protocol):
         """Read the annotations of a storage's records; raise a one-line ValueError on failure."""
 
 
-class RecordAnnotations(Protocol):
-    """The annotations of every record of a storage."""
+class RecordAnnotations(ABC):
+    """The annotations of every record of a storage.
 
-    @property
-    def classes(self) -> Mapping[str, tuple[str, ...]]:
-        """The class names by the field that holds the class ids."""
+    Attributes:
+        classes: Class names by the field that holds the class ids.
+        columns: Additional columns for the index, each [n].
+    """
 
-    @property
-    def columns(self) -> Mapping[str, Array]:
-        """Additional columns for the index, each [n]."""
+    classes: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    columns: Mapping[str, Array] = MappingProxyType({})
 
     def fields(self, indices: Int64Array) -> Sequence[Mapping[str, Any] | str]:
         """Return more fields of the records at `indices`, int64 [n]; a string for a bad record."""
+        return [{} for _ in indices]
 
+    @abstractmethod
     def fingerprint(self) -> str:
         """Return a hash of all annotations."""
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 KINDS = {
     "keys": "keys of any characters, and not the numbers of the records",
     "numbered": "the numbers of the records as keys, and not image files' paths by class",
-    "classes": "class ids in another order than that of the classes' names",
-    "order": "another order than that of the keys' bytes",
+    "classes": "class ids whose order differs from the order of the class names",
+    "order": "keys whose order differs from their byte order",
     "files": "images as encoded files",
     "pixels": "images as decoded pixels, uint8 [H, W, C], each of its own size",
     "labels": "class ids",

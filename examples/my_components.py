@@ -6,7 +6,7 @@ import numpy as np
 from penstock.core.contracts import Storage
 from penstock.core.registry import register
 from penstock.core.rng import Stream, philox_words
-from penstock.core.sample import Record
+from penstock.core.sample import BadRecord, Record
 from penstock.datasets.records.table import Table
 
 
@@ -32,6 +32,6 @@ class Npz(Storage):
         self.images, labels = (np.load(path)[name] for name in ("images", "labels"))
         keys, names = (list(map(str, range(n))) for n in (len(labels), labels.max() + 1))
         self.index, self.labels = Table(keys, {"label": labels}, names), labels.tolist()
-    def read(self, indices: np.ndarray) -> list[Record]:  # noqa: D102
+    def read(self, indices: np.ndarray) -> list[Record | BadRecord]:  # noqa: D102
         return [Record(i, str(i), {"image": self.images[i], "label": self.labels[i]})
                 for i in indices.tolist()]

@@ -196,8 +196,8 @@ def storage_opener(config: Config, split: Split) -> Callable[[], Storage]:
     register_components(config["imports"])
     node = config["dataset"]
     if "storage" not in node:
-        what = f"{node['_target_']} has no storage of its own"
-        raise ValueError(f"{what}; take one data set alone, such as dataset=image_folder")
+        what = f"{node['_target_']} reads no single storage"
+        raise ValueError(f"{what}; use a single data set, such as dataset=image_folder")
     recipe = _storage_recipe(node["storage"], Path(config["data_dir"]))
     names = ("val_path", "test_path", "max_record_bytes", "retry_s")
     recipe = replace(recipe, **{name: node[name] for name in names if name in node})
@@ -277,15 +277,15 @@ def build_loader(
 
     if world_size > 1 and settle(config) != config:
         raise ValueError(
-            f"dataset.source: each of {world_size} ranks would look up by itself what there is to "
-            f"read, and find another end; give all of them what pipeline.build.settle(config) "
-            f"gives one of them"
+            f"dataset.source: each of {world_size} ranks would look up the end of the source by "
+            f"itself, at different times; call pipeline.build.settle(config) on one rank and give "
+            f"its result to all"
         )
     dataset = build_dataset(config, split, classes, located=located)
     if split == "train" and isinstance(dataset, Sized) and not len(dataset):
         raise ValueError(
             f"dataset: no sample to train on; got dataset.val_fraction="
-            f"{config['dataset'].get('val_fraction')}, check that and what the data holds"
+            f"{config['dataset'].get('val_fraction')}, check it and the data"
         )
     on_device = build_device_transforms(config, split)
     groups = [capabilities_of(each, BatchTransformCapabilities).group for each in on_device]

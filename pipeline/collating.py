@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from penstock.core.sample import Sample
 
 _SEVERAL_OBJECTS = (
-    "an image shows several objects, such as faces, and keypoints are of one; crop each object to "
-    "an image of its own"
+    "an image shows several objects, such as faces, and keypoints describe one; crop each object "
+    "to its own image"
 )
 
 
@@ -195,7 +195,7 @@ def empty(
 def _native(dtype: np.dtype[Any]) -> np.dtype[Any]:
     """Return the dtype in native byte order; raise ValueError for a dtype that torch lacks."""
     if dtype.kind not in "biufc" or dtype.itemsize > (16 if dtype.kind == "c" else 8):
-        raise ValueError(f"collate: torch has no type for {dtype} arrays")
+        raise ValueError(f"collate: torch lacks a type for {dtype} arrays")
     return dtype.newbyteorder("=")
 
 

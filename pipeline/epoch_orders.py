@@ -152,7 +152,7 @@ class StoredTable:
             except FileNotFoundError:
                 raise ValueError(
                     f"{self._what}: {self._path} was removed while it was in use; start the "
-                    f"program again, and go on with trainer.resume=auto"
+                    f"program again with trainer.resume=auto"
                 ) from None
         return self._opened
 

@@ -12,14 +12,13 @@ from penstock.core.registry import find
 from penstock.pipeline.config.components import load_builtin
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
+load_builtin()  # a stack asks the registry which steps it may run together
 
 
 def build_step(node: dict[str, Any], **injected: Any) -> Any:
     arguments = {
         key: _nested(value) for key, value in node.items() if key not in ("_target_", "_after_")
     }
-    if "/" in node["_target_"]:
-        load_builtin()
     component = find(node["_target_"])
     if component is None:
         module, _, name = node["_target_"].rpartition(".")

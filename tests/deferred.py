@@ -18,7 +18,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 
-from penstock.pipeline.accelerator import Accelerator
+from penstock.pipeline.loader.device.accelerator import Accelerator
 
 SPOILED = 0xEE
 Order = Literal["lazy", "eager", "random"]

@@ -37,7 +37,6 @@ class Recode:
         quality: JPEG quality for all images; None encodes only images that change, at
             `DEFAULT_QUALITY`.
         tiled: Encode as tiled JPEG, see `transforms.decode.image.jpeg_tiles`.
-        overviews: Add overviews to tiled files, see `write_tiled`.
         raw: Share of the records whose images are stored as decoded pixels; see `is_raw`.
         counts: Number of records by outcome.
     """
@@ -47,7 +46,6 @@ class Recode:
     short_side: int | None = None
     quality: int | None = None
     tiled: bool = False
-    overviews: bool = False
     raw: float = 0.0
     counts: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -118,7 +116,7 @@ class Recode:
         if self.tiled:
             from penstock.transforms.decode.image.jpeg_tiles import write_tiled
 
-            return write_tiled(image, quality=quality, overviews=self.overviews)
+            return write_tiled(image, quality=quality)
         import simplejpeg
 
         grey = image.shape[2] == 1

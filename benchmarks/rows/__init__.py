@@ -127,6 +127,4 @@ ROWS = [
     Row("large-exact", "**ours**, files as they are", "ours", "ours", "threads", "large"),
     Row("large-scaled", "**ours**, decode=scaled", "ours", "ours", "scaled", "large"),
     Row("large-tiled", "**ours**, tiled JPEG", "ours", "ours", "tiled", "large", "large_tiled"),
-    Row("large-overviews", "**ours**, tiled JPEG with overviews, decode=scaled", "ours", "ours",
-        "overviews", "large", "large_overviews"),
 ]  # fmt: skip

@@ -25,7 +25,6 @@ PACKS: dict[str, list[str]] = {
     "tiled": ["pack.tiled=true"],
     "tiled_processes": ["pack.tiled=true"],
     "tiled_whole": ["pack.tiled=true"],
-    "overviews": ["pack.tiled=true", "pack.overviews=true"],
     "half_raw": ["pack.max_side=500", "pack.quality=90", "pack.raw=0.5"],
     "half_raw_processes": ["pack.max_side=500", "pack.quality=90", "pack.raw=0.5"],
     "half_raw_tiled": ["pack.max_side=500", "pack.quality=90", "pack.raw=0.5", "pack.tiled=true"],
@@ -45,7 +44,6 @@ LOADERS: dict[str, list[str]] = {
     "whole": [*_THREADS, *_WHOLE],
     "tiled_whole": [*_THREADS, *_WHOLE],
     "scaled": [*_THREADS, *_SCALED],
-    "overviews": [*_THREADS, *_SCALED],
 }
 
 

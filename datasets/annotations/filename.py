@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Index, RecordsToLabel
+from penstock.core.contracts import Index, RecordAnnotations, RecordsToLabel
 from penstock.core.registry import register
 
 _TAKEN = frozenset({"epoch", "image", "index", "key", "label", "position", "size_bytes", "valid"})
@@ -69,8 +69,8 @@ class FilenameFields:
         return pattern
 
 
-class FoundFields:
-    """The fields of every record; satisfies `RecordAnnotations`.
+class FoundFields(RecordAnnotations):
+    """The fields of every record.
 
     `columns` are the integer fields, int64 [n], and `classes` the numbers of the training split, as
     names. Workers receive neither.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import RecordsToLabel
+from penstock.core.contracts import RecordAnnotations, RecordsToLabel
 from penstock.core.registry import register
 from penstock.datasets.records.label_files import find_mark
 from penstock.datasets.records.table import Table
@@ -62,8 +62,8 @@ class InRecords:
         return [named]
 
 
-class NamedFields:
-    """Class names, and the columns that packing wrote; satisfies `RecordAnnotations`."""
+class NamedFields(RecordAnnotations):
+    """Class names, and the columns that packing wrote."""
 
     def __init__(
         self, classes: Mapping[str, tuple[str, ...]], mark: Table | None, known: Sequence[str]
@@ -73,14 +73,10 @@ class NamedFields:
         self._names = [n for n in mark.columns if n not in (*known, *_OF_PACKING)] if mark else []
 
     @property
-    def columns(self) -> dict[str, NDArray[Any]]:
+    def columns(self) -> dict[str, NDArray[Any]]:  # type: ignore[override]
         """Return columns for the index, each [n]."""
         mark = self._mark
         return {} if mark is None else {name: mark.column(name) for name in self._names}
-
-    def fields(self, indices: NDArray[np.int64]) -> Sequence[Mapping[str, Any]]:
-        """Return empty fields: the records contain them."""
-        return [{} for _ in indices]
 
     def fingerprint(self) -> str:
         """Return an empty text: the storage's fingerprint suffices."""

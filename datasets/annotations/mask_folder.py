@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import RecordsToLabel
+from penstock.core.contracts import RecordAnnotations, RecordsToLabel
 from penstock.core.registry import register
 from penstock.datasets.annotations.rows import LabelSource
 from penstock.datasets.files.access import MissingFile, read_file
@@ -67,10 +66,8 @@ class MaskFolder:
         return [MaskFiles(folder, index, classes)]
 
 
-class MaskFiles:
-    """A mask file for each record; satisfies `RecordAnnotations`."""
-
-    columns: Mapping[str, NDArray[np.int32]] = {}
+class MaskFiles(RecordAnnotations):
+    """A mask file for each record."""
 
     def __init__(self, folder: str, index: Table, classes: tuple[str, ...] | None) -> None:
         self._folder = folder

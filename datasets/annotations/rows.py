@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import RecordsToLabel
+from penstock.core.contracts import RecordAnnotations, RecordsToLabel
 from penstock.core.sample import STATED_SIZE
 from penstock.datasets.records.index import cached_index
 from penstock.datasets.records.label_files import LabelFile, marks_of
@@ -31,8 +31,8 @@ _VERSION = 4  # raise it when the same label files give other rows
 _UNKNOWN = -1  # stored labels are int8
 
 
-class Rows:
-    """Annotations as rows of an index, sorted by record; satisfies `RecordAnnotations`."""
+class Rows(RecordAnnotations):
+    """Annotations as rows of an index, sorted by record."""
 
     def __init__(self, index: Table, field: str) -> None:
         self._index = index
@@ -76,7 +76,7 @@ class NumberRows(Rows):
         return {self._field: row}
 
     @property
-    def columns(self) -> dict[str, NDArray[Any]]:
+    def columns(self) -> dict[str, NDArray[Any]]:  # type: ignore[override]
         """Return columns for the index, each [n].
 
         ``value_<name>``, float32, for values. `RAREST_LABEL`, int32, for labels: the label of each
@@ -103,7 +103,7 @@ class ObjectRows(Rows):
         return {**super()._mapped(), "start": starts}
 
     @property
-    def columns(self) -> dict[str, NDArray[np.int32]]:
+    def columns(self) -> dict[str, NDArray[np.int32]]:  # type: ignore[override]
         """Return the number of ``boxes`` or ``keypoints`` of each record, int32 [n].
 
         For boxes also `RAREST`, int32 [n]: the class of each record that the fewest boxes have;

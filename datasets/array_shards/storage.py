@@ -98,7 +98,7 @@ class ArrayStorage(IndexedStorage):
         len(self.index)
         return tuple(self._common)
 
-    def shards(self) -> NDArray[np.int64] | None:
+    def shards(self) -> NDArray[np.int64]:
         """Return the first record of each shard."""
         len(self.index)
         return np.unique(np.append(0, self._ends[:-1]))

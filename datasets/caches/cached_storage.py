@@ -82,7 +82,7 @@ class CachedStorage(Wrapper):
         """Take columns of the storage."""
         return self.base.take(indices, fields, allocate=allocate)
 
-    def shards(self) -> NDArray[np.int64] | None:
+    def shards(self) -> NDArray[np.int64]:
         """Return the shards of the storage."""
         return self.base.shards()
 

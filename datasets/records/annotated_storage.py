@@ -47,7 +47,7 @@ class AnnotatedStorage(Wrapper):
         """Return the memory of the base's records."""
         return self.base.held_bytes(indices)
 
-    def shards(self) -> NDArray[np.int64] | None:
+    def shards(self) -> NDArray[np.int64]:
         """Return the shards of the base."""
         return self.base.shards()
 

@@ -76,10 +76,6 @@ class Form(ABC):
         """Decode a record, or raise RecordError; `row` has its values of the columns `self.row`."""
         raise NotImplementedError(f"{type(self).__name__}.decode")
 
-    def read_group(self, file: Any, group: int, meta: dict[str, Any], max_bytes: int) -> Any:
-        """Read a group of rows, or raise RecordError; `meta` is the metadata from `scan`."""
-        raise NotImplementedError(f"{type(self).__name__}.read_group")
-
     def class_names(self, root: str, *, where: str) -> tuple[str, ...] | None:
         """Read the names of numbered classes beside the files; return None without any."""
         return None

@@ -14,6 +14,7 @@ from penstock.core.contracts import RecordsToLabel
 from penstock.core.user_errors import is_trouble
 from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.clients import AccessDenied
+from penstock.datasets.files.data_files import scan_files
 from penstock.datasets.files.listings import NothingThere, find_file
 from penstock.datasets.files.local_copies import local_copy
 from penstock.datasets.records.matching import check_missing, match_keys, plain
@@ -50,25 +51,13 @@ class LabelFile:
 
 def find_files(folder: str, ending: str) -> dict[str, LabelFile]:
     """Find files with an ending below a folder, by relative path without the ending."""
-    found: dict[str, LabelFile] = {}
-    seen: set[str] = set()
-
-    def fail(error: OSError) -> None:
-        if is_trouble(error):
-            raise error
-
-    for place, folders, names in os.walk(folder, onerror=fail, followlinks=True):
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        if (real := os.path.realpath(place)) in seen:  # a link to a parent folder
-            folders.clear()
-            continue
-        seen.add(real)
-        for name in names:
-            if name.lower().endswith(ending.lower()):
-                path = os.path.join(place, name)
-                if file := LabelFile.at(path):
-                    found[plain(os.path.relpath(path, folder)[: -len(ending)])] = file
-    return found
+    keys = map(os.fsdecode, scan_files(folder, endings=(ending.rpartition(".")[2],)).keys)
+    return {
+        plain(key[: -len(ending)]): file
+        for key in keys
+        if key.lower().endswith(ending.lower())
+        and (file := LabelFile.at(os.path.join(folder, key))) is not None
+    }
 
 
 def matched_files(

@@ -502,9 +502,7 @@ class StreamLabels:
             classes = tuple(map(str, range(classes)))
         self.names = None if classes is None else tuple(classes)
         self._ids = {name: number for number, name in enumerate(self.names or ())}
-        if self.names is not None and len(self._ids) < len(self.names):
-            twice = next(name for n, name in enumerate(self.names) if self._ids[name] != n)
-            raise ValueError(f"dataset.source.classes: {twice!r} stands twice; name it once")
+        class_ids((), self.names, where="dataset.source.classes")  # raises for a name twice
 
     def id_of(self, label: Any) -> int:
         """Return the class id of a label, which is an id or a class name."""

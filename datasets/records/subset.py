@@ -42,12 +42,11 @@ class Subset(Wrapper):
         """Return the memory of records."""
         return self.base.held_bytes(self.index.rows(indices))
 
-    def shards(self) -> NDArray[np.int64] | None:
+    def shards(self) -> NDArray[np.int64]:
         """Return the positions where the shard of the base changes."""
-        if (firsts := self.base.shards()) is None:
-            return None
         rows = self.index.rows(np.arange(len(self)))
-        return np.flatnonzero(np.diff(np.searchsorted(firsts, rows, side="right"), prepend=0))
+        shards = np.searchsorted(self.base.shards(), rows, side="right")
+        return np.flatnonzero(np.diff(shards, prepend=0))
 
     @property
     def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]

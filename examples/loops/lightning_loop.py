@@ -13,7 +13,7 @@ from penstock import build_loader, compose
 from penstock.pipeline.build import build_device_transforms
 from penstock.pipeline.learning.building import build_model, build_optimizer, build_task
 from penstock.pipeline.learning.losses import total_loss
-from penstock.pipeline.loader.device_queue import DeviceQueue
+from penstock.pipeline.loader.device.queue import DeviceQueue
 
 
 class PenstockData(lightning.LightningDataModule):

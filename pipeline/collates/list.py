@@ -32,7 +32,7 @@ class ListCollate:
         self.stacked = tuple(stacked)
 
     def __call__(self, samples: list[Sample]) -> Batch:
-        """Collate samples with the same fields; raise ValueError if shapes or fields differ.
+        """Collate samples with the same fields.
 
         Arrays become lists of tensors, `stacked` arrays tensors [B, ...], numbers bool, int64 or
         float32 [B], and other values lists of B.

@@ -90,7 +90,7 @@ class NestedCollate:
                 if inner in self.rules:
                     raise ValueError(
                         f"collate/nested: {inner!r} is a dict and has the rule "
-                        f"{self.rules[inner]!r}; give rules to what is in it"
+                        f"{self.rules[inner]!r}; give rules to its fields"
                     )
                 new = {name: self._dict(values, f"{inner}.", keys, found)}
             elif self.rules.get(inner) == "edges":
@@ -115,7 +115,7 @@ class NestedCollate:
         arrays = [_array(value, path, rule, key) for value, key in zip(values, keys, strict=True)]
         if rule == "stack":
             remedy = (
-                f"a transform, or say what they are: collate.rules={{{path}: pad}}, or another of "
+                f"a transform, or set collate.rules={{{path}: pad}}, or another of "
                 f"{', '.join(RULES)}"
             )
             return {name: from_arrays(path, arrays, keys, remedy=remedy)}
@@ -168,8 +168,8 @@ class NestedCollate:
             said[_COUNT] = int(part[_COUNT])
         if not said:
             raise ValueError(
-                f"collate/nested: how many nodes there are is not said beside the edges; give a "
-                f"field of nodes its rule, collate.rules={{{path}x: nodes}}, or the samples a "
+                f"collate/nested: no number of nodes beside the edges; give a field of nodes its "
+                f"rule, collate.rules={{{path}x: nodes}}, or give the samples a "
                 f"number '{path}{_COUNT}'"
             )
         if len(set(said.values())) > 1:
@@ -178,7 +178,6 @@ class NestedCollate:
 
 
 def _flat(rules: Mapping[str, Any], path: str) -> list[tuple[str, str]]:
-    """Flatten rules to pairs of a dotted path and a rule."""
     flat: list[tuple[str, str]] = []
     for name, rule in rules.items():
         if isinstance(rule, Mapping):
@@ -199,8 +198,8 @@ def _put(
     added = key != name and not (key == _COUNT and _COUNT in parts[0])
     if added and key in parts[0]:
         raise ValueError(
-            f"collate/nested: '{path}{key}' is in the samples, and is what the rule of "
-            f"'{path}{name}' adds; rename the field"
+            f"collate/nested: '{path}{key}' is in the samples, and the rule of "
+            f"'{path}{name}' adds it too; rename the field"
         )
     made[key] = value
 
@@ -217,8 +216,8 @@ def _array(value: Any, path: str, rule: str, key: str) -> NDArray[Any]:
         if array.ndim and array.dtype.kind in "biuf":
             return array
     raise ValueError(
-        f"collate/nested: {path!r} has the rule {rule!r} and is no array in sample {key!r} but "
-        f"{type(value).__name__}; use the rule list"
+        f"collate/nested: {path!r} has the rule {rule!r} and is a "
+        f"{type(value).__name__} in sample {key!r}; use the rule list"
     )
 
 
@@ -230,7 +229,7 @@ def _filled_in(arrays: list[NDArray[Any]]) -> list[NDArray[Any]]:
 
 
 def _joined(arrays: list[Any], path: str, keys: Sequence[str]) -> Any:
-    remedy = "to be joined, they may differ in their first axis alone"
+    remedy = "joined arrays may differ in their first axis only"
     refuse_unlike(f"collate/nested: {path!r}", arrays, keys, free_axes=1, remedy=remedy)
     return np.concatenate(arrays)
 

@@ -89,13 +89,12 @@ class PackedCollate:
         return batch
 
     def _rows(self, lengths: list[int], keys: list[str]) -> list[list[int]]:
-        """Assign sequences, by number, to rows."""
         longest = max(range(len(lengths)), key=lengths.__getitem__)
         if lengths[longest] > self.row_length:
             raise ValueError(
                 f"collate/packed: {keys[longest]!r} has {lengths[longest]} tokens, and a row "
-                f"{self.row_length}; set collate.row_length={lengths[longest]} or more, or have "
-                f"longer ones cut by augment.max_length"
+                f"{self.row_length}; set collate.row_length={lengths[longest]} or more, or cut "
+                f"longer sequences with augment.max_length"
             )
         rows: list[list[int]] = []
         room: list[int] = []

@@ -44,10 +44,7 @@ class StackCollate:
         return _stack(samples)
 
     def with_rows(self, samples: list[Sample], rows: NDArray[np.uint8]) -> Batch:
-        """Collate samples whose images were written into `rows`, uint8 [B, H, W, C].
-
-        `rows` becomes ``image`` without a copy if the images fit; otherwise they are copied.
-        """
+        """Collate samples with images in `rows`, uint8 [B, H, W, C]; other images are copied."""
         return _stack(samples, rows=rows)
 
     def into(self, samples: list[Sample], allocate: Allocate) -> Batch:
@@ -57,8 +54,7 @@ class StackCollate:
     def columns(self, columns: dict[str, Any]) -> Batch:
         """Collate columns, arrays [B, ...], to the same batch as a call on the samples.
 
-        Arrays of several axes become the batch's own memory, numbers are copied, and other values,
-        such as lists of B strings, stay as they are.
+        The batch takes over arrays of several axes, and copies numbers. Lists of B values stay.
         """
         return {
             field: from_column(values) if isinstance(values, np.ndarray) else values

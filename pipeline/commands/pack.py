@@ -43,8 +43,6 @@ class PackSettings:
         quality: Encode all images anew at this JPEG quality, 1 .. 100. Null: only those that
             another option changes, at 95.
         tiled: Encode anew as tiled JPEG, of which a crop is decoded alone.
-        overviews: Tiled files carry copies of 1/2, 1/4 and 1/8 of the size for decode=scaled,
-            about a third more bytes; for photographs much larger than the crop.
         raw: Share of the images, 0 .. 1, spread evenly, that are stored as decoded pixels, in
             the mode of ``dataset.decode``: quickest to read, several times the bytes.
         num_workers: Processes that read, change and write; auto: one for each core, once
@@ -65,7 +63,6 @@ class PackSettings:
     short_side: Annotated[int, Ge(1)] | None = None
     quality: Annotated[int, Ge(1), Le(100)] | None = None
     tiled: bool = False
-    overviews: bool = False
     raw: Annotated[float, Ge(0), Le(1)] = 0.0
     num_workers: Annotated[int, Ge(0)] | Literal["auto"] = "auto"
     launcher: Literal["local", "ray"] = "local"
@@ -81,10 +78,8 @@ class PackSettings:
         shrinking = [name for name in ("max_side", "short_side") if getattr(self, name)]
         if len(shrinking) > 1:
             raise ValueError("pack: max_side and short_side both say the size; give one of them")
-        if self.overviews and not self.tiled:
-            raise ValueError("pack.overviews: only tiled files carry them; add pack.tiled=true")
         if self.raw == 1:
-            for name in ("quality", "tiled", "overviews"):
+            for name in ("quality", "tiled"):
                 if getattr(self, name):
                     raise ValueError(
                         f"pack.raw=1 writes no JPEG, so pack.{name} has no use; leave it out"
@@ -286,6 +281,5 @@ def make_recode(config: dict[str, Any], settings: PackSettings) -> Recode:
         short_side=settings.short_side,
         quality=settings.quality,
         tiled=settings.tiled,
-        overviews=settings.overviews,
         raw=settings.raw,
     )

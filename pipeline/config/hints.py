@@ -78,6 +78,7 @@ REMEDIES: dict[str, str] = {
     "dataset.decode.mask_colors": "the image decoder takes it: type dataset/decode=image too",
     "loader.processes": "each worker is a process: type loader.num_workers=N, or loader=threads",
     "pack.compression": _COMPRESSION,
+    "pack.overviews": "type pack.short_side=512 to store smaller images",
     "writer.compression": _COMPRESSION,
 }
 """Keys that belong to another component or setting of Penstock or Hydra."""

@@ -25,7 +25,7 @@ from penstock.pipeline.loader.contract import is_plain
 if TYPE_CHECKING:
     import torch
 
-    from penstock.pipeline.accelerator import PageLock
+    from penstock.pipeline.loader.device.accelerator import PageLock
 
 _SLOT_BYTES = 1 << 34
 _MOST_SLOTS = 256

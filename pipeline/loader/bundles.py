@@ -57,10 +57,7 @@ def rows_of_bundle(bytes_of_row: int) -> int:
 
 
 def split_rows(batch: Batch, sizes: Sequence[int]) -> list[Batch] | None:
-    """Split a batch into batches of these sizes, as views.
-
-    Return None if a field is not a column or list with that many rows.
-    """
+    """Split a batch into views of these sizes; return None if a field lacks that many rows."""
     count = sum(sizes)
     for value in batch.values():
         is_column = hasattr(value, "nbytes") or isinstance(value, list | Keys)

@@ -125,8 +125,7 @@ class BySample:
 def pieces_of(sizes: NDArray[Any] | None, count: int) -> list[slice]:
     """Cut the records of a batch, by their sizes in bytes [n], into runs of about 2 MB.
 
-    This bounds the encoded bytes in memory: uncut, a batch of 128 photographs of 5 MB would take
-    640 MB in each worker. Unknown sizes make a single run.
+    Uncut, a batch of 128 photographs of 5 MB takes 640 MB of encoded bytes in each worker.
     """
     whole = [slice(0, count)]
     if sizes is None:

@@ -35,9 +35,7 @@ if TYPE_CHECKING:
 
 
 class BatchComputer:
-    """Compute batches; a batch depends on its task alone.
-
-    Thread-safe if the dataset, sampler, collate and steps are. Pickles with them.
+    """Compute batches; a batch depends on its task alone. Thread-safe if its components are.
 
     Args:
         dataset: Indexed data or a stream. Its own `collate`, if any, replaces `collate`.
@@ -80,9 +78,8 @@ class BatchComputer:
     def __call__(self, task: BatchTask, *, allocate: Allocate | None = None) -> Delivery:
         """Compute one batch, with images in writable memory of `allocate(size_bytes)`, if given.
 
-        Raises:
-            BadSampleError: A bad sample cannot be replaced or skipped.
-            Exception: From a component, with a note that names the key and the position.
+        Raise BadSampleError for a bad sample that must not be skipped. Exceptions of components get
+        a note with key and position.
         """
         times = StageTimes()
         if task.asked is not None:
@@ -132,8 +129,7 @@ class BatchComputer:
     ) -> list[Delivery]:
         """Compute several batches in one call, each equal to the batch computed alone.
 
-        Return a delivery per task, the first with the times of all; or an empty list if the batches
-        cannot be made together. `can_join` must accept the tasks.
+        Return a delivery per task, the first with the times of all, or none if not possible.
         """
         times = StageTimes()
         made = self._whole_batch(joined(tasks), times, allocate)
@@ -299,8 +295,6 @@ class BatchComputer:
 
 @dataclass(slots=True)
 class _Rows:
-    """Rows of a batch, while it is collected."""
-
     task: BatchTask
     samples: list[Sample] = field(default_factory=list)
     valid: list[bool] = field(default_factory=list)

@@ -24,8 +24,8 @@ from penstock.core.stage_times import StageTimes, Traffic
 
 if TYPE_CHECKING:
     from penstock.core.sample import Batch
-    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.device.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
 
@@ -64,7 +64,6 @@ class BatchTask:
     """One batch of one rank, for any worker to compute.
 
     Attributes:
-        epoch: The epoch.
         number: The global batch in the epoch.
         positions: Positions in the epoch, int64 [n].
         valid: False for padding rows, bool [n].
@@ -99,19 +98,15 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A computed batch.
+    """The result of a task; `batch` is None if it is empty.
 
     Attributes:
-        number: The global batch in the epoch.
-        batch: The batch; None if it is empty.
-        faults: Bad samples of the batch.
         positions: Number of valid positions in the task.
         samples: Number of valid rows in the batch.
         real: Elements of ragged fields, without padding.
         padded: Elements of ragged fields, with padding.
         cut_texts: Number of valid rows that a transform truncated.
         cut_tokens: Number of elements cut from these rows.
-        times: Duration of each stage.
         quarantined: Positions found to kill a worker.
         row_bytes: Bytes per row of a batch that can be bundled, else 0.
     """
@@ -154,7 +149,15 @@ class WorkerFigures(NamedTuple):
 
 
 class WorkerDiedError(Exception):
-    """The worker of a task died or hung; the message says how."""
+    """The worker of a task died or hung; the message says how.
+
+    Attributes:
+        final: Exception class to raise if the task ends every worker.
+    """
+
+    def __init__(self, how: str, final: type[Exception]) -> None:
+        super().__init__(how)
+        self.final = final
 
 
 class Future:

@@ -34,7 +34,6 @@ def row_digests(batch: Batch) -> list[str]:
 
 
 def _unpadded(batch: Batch, name: str, row: int) -> Any:
-    """Return a row of a field, without padding."""
     if f"{name}_lengths" not in batch:
         return batch[name][row]
     lengths = batch[f"{name}_lengths"][row].reshape(-1).tolist()

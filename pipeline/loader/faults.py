@@ -72,7 +72,6 @@ class Replacer:
         )
 
     def _candidates(self, bad: BadSample, epoch: int) -> Iterator[int]:
-        """Yield one record per attempt."""
         length = len(self._sampler)
         rng = KeyedRng()
         for attempt in range(MAX_ATTEMPTS):

@@ -24,9 +24,9 @@ from penstock.core.contracts import (
     capabilities_of,
 )
 from penstock.core.forks import leave_to_parent
-from penstock.pipeline.accelerator import PageLock
 from penstock.pipeline.loader.compute import BatchComputer
 from penstock.pipeline.loader.contract import BatchTask, Delivery, Fault, mapped, to_tensor
+from penstock.pipeline.loader.device.accelerator import PageLock
 from penstock.pipeline.loader.executors import executor_named
 from penstock.pipeline.loader.faults import BadSampleError, BadSampleLog
 from penstock.pipeline.loader.memory import keep_freed_memory
@@ -49,7 +49,7 @@ from penstock.pipeline.samplers.sequential import SequentialSampler
 if TYPE_CHECKING:
     from penstock.core.contracts import BatchTransform, Collate, Dataset, Sampler
     from penstock.core.sample import Batch
-    from penstock.pipeline.accelerator import Accelerator
+    from penstock.pipeline.loader.device.accelerator import Accelerator
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _logger = logging.getLogger(__name__)
@@ -58,7 +58,7 @@ _logger = logging.getLogger(__name__)
 class EpochRuns:
     """Deliveries of one epoch after another, without a gap where one ends and the next begins.
 
-    With `across`, the tasks of the next epoch follow those of this one. So no worker idles while
+    With `across`, the tasks of the next epoch follow without a pause. So no worker idles while
     the last batches are awaited, and the next epoch's first batches are computed while this one
     is evaluated. They are dropped where the next iteration is of another epoch.
 
@@ -297,7 +297,7 @@ class Loader:
     def __len__(self) -> int:
         """Batches in an epoch; TypeError for a stream, whose length is unknown."""
         if self.plan is None:
-            raise TypeError("a stream has no length: iterate until it ends")
+            raise TypeError("the length of a stream is unknown: iterate until it ends")
         return self.plan.num_batches
 
     @property
@@ -390,7 +390,7 @@ class Loader:
                     delivery = self._filled(delivery, self._stream)
                 elif delivery.batch is None and delivery.faults and self._has_other_ranks:
                     raise BadSampleError(
-                        f"{self.dataset}: batch {delivery.number} has no good sample on this rank, "
+                        f"{self.dataset}: batch {delivery.number} lacks a good sample on this rank "
                         f"and no other record could be read to fill it; repair the data"
                     )
                 self.stats.add(delivery)
@@ -446,8 +446,8 @@ class Loader:
             return None
         if empty:
             raise ValueError(
-                f"{self.dataset}: the readers of this rank have no records, and other ranks have "
-                f"some; lower dataset.readers, or add records"
+                f"{self.dataset}: the readers of this rank lack records that other ranks have; "
+                f"lower dataset.readers, or add records"
             )
         raise BadSampleError(
             f"{self.dataset}: all records of rank {stream.rank} are bad, and it needs a good one "

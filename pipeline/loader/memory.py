@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from penstock.pipeline.accelerator import PageLock
+    from penstock.pipeline.loader.device.accelerator import PageLock
 
 _LEAST_BYTES = 4 << 20
 _MOST_FREE = 8

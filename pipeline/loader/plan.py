@@ -41,10 +41,6 @@ class BatchPlan:
             it with invalid rows; padding position q repeats position q mod N.
         group: Consecutive positions that stay on one rank.
         cuts: Batch bounds of an epoch, as in `SamplerCapabilities.cuts`, in place of `batch_size`.
-
-    Raises:
-        ValueError: `rank` is out of range, `group` does not divide `batch_size` or meets `cuts`, or
-            ``drop`` leaves no batch.
     """
 
     num_positions: int
@@ -77,8 +73,8 @@ class BatchPlan:
         if self.cuts is not None and self.group > 1:
             raise ValueError(
                 f"batch plan: the sampler cuts batches of any size, and groups of {self.group} "
-                f"positions are to stay together, as mixup and cutmix need; take such a step away, "
-                f"or another sampler: sampler=random"
+                f"positions must stay together, as mixup and cutmix need; remove such a step, or "
+                f"use sampler=random"
             )
         num_batches = self.num_positions // self.batch_size
         if self.cuts is not None:
@@ -140,9 +136,8 @@ def indexed_tasks(
 ) -> Iterator[BatchTask]:
     """Yield the tasks of this rank from global batch `start` to the end of the epoch.
 
-    `at` is the sampler's `SamplerCapabilities.at`; one call then serves many batches. Records added
-    to `quarantine` during iteration are quarantined at all their positions. Raise ValueError if the
-    sampler returns invalid indices.
+    One call of `at` (`SamplerCapabilities.at`) serves many batches. Records added to `quarantine`
+    during iteration are quarantined at all their positions.
     """
     held: list[int] = []
     known = 0

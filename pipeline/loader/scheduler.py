@@ -23,12 +23,12 @@ from penstock.pipeline.loader.contract import (
     WorkerFigures,
     mapped,
 )
-from penstock.pipeline.loader.worker_errors import LoaderClosedError, WorkerError
+from penstock.pipeline.loader.worker_errors import LoaderClosedError
 
 if TYPE_CHECKING:
     from penstock.core.sample import Batch
-    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.device.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Scheduler:
             LoaderClosedError: Another thread closed the scheduler.
             LoaderTimeoutError: No batch came within `timeout_s` from workers that stay.
             WorkerError: Workers cannot be started, or a batch ends every one of them.
-            Exception: What computing a batch raised.
+            Exception: A batch could not be computed.
         """
         self._is_closed = False
         is_intact, is_first = False, True
@@ -185,7 +185,7 @@ class Scheduler:
             return future.result()
         except WorkerDiedError as error:
             if len(tasks) == 1:
-                return [self._examined(tasks[0], str(error))]
+                return [self._examined(tasks[0], error)]
             return [self._alone(task) for task in tasks]
 
     def _alone(self, task: BatchTask) -> Delivery | BaseException:
@@ -193,33 +193,33 @@ class Scheduler:
         try:
             return self._opened().submit([task]).result()[0]
         except WorkerDiedError as error:
-            return self._examined(task, str(error), deaths=1)
+            return self._examined(task, error)
 
-    def _examined(self, task: BatchTask, how: str, deaths: int = 1) -> Delivery | BaseException:
+    def _examined(self, task: BatchTask, death: WorkerDiedError) -> Delivery | BaseException:
         """Compute a task whose worker died, without the rows that end workers alone.
 
         Raises:
             WorkerError: The batch ends its workers, and none of its rows does so alone.
         """
         executor = self._opened()
-        while deaths < executor.lives:
+        for _ in range(executor.lives - 1):
             try:
                 return executor.submit([task]).result()[0]
             except WorkerDiedError as error:
-                how, deaths = str(error), deaths + 1
+                death = error
         killers = self._killers(task)
         held = replace(task, quarantined=(*task.quarantined, *killers))
         for _ in range(_TRIES):
             try:
                 outcome = self._opened().submit([held]).result()[0]
             except WorkerDiedError as error:
-                how = str(error)
+                death = error
                 continue
             if isinstance(outcome, Delivery):
                 return replace(outcome, quarantined=killers)
             return outcome
-        return WorkerError(
-            f"{how}; this happened {_TRIES} times to batch {task.number} of epoch {task.epoch}, "
+        return death.final(
+            f"{death}; this happened {_TRIES} times to batch {task.number} of epoch {task.epoch}, "
             f"and no record of the batch does it alone"
         )
 

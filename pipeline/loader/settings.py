@@ -96,18 +96,18 @@ class LoaderSettings:
     def _check_engine(self) -> None:
         if self.engine == "auto":
             raise ValueError(
-                "loader.engine is 'auto', which a fixed rule replaces: type loader=default"
+                "loader.engine is 'auto', which a fixed rule replaced: type loader=default"
             )
         if self.engine is not None:
             executor_named(self.engine)
         if self.multiprocessing_context is not None and self.engine != "torch":
             raise ValueError(
-                f"loader.multiprocessing_context is of torch's DataLoader, and loader.engine is "
+                f"loader.multiprocessing_context is for torch's DataLoader, and loader.engine is "
                 f"{self.engine}: type loader=torch, or loader.multiprocessing_context=null"
             )
         if self.resources is not None and self.engine != "ray":
             raise ValueError(
-                f"loader.resources is what an actor of Ray takes, and loader.engine is "
+                f"loader.resources is for actors of Ray, and loader.engine is "
                 f"{self.engine}: type loader=ray, or loader.resources=null"
             )
 
@@ -116,7 +116,7 @@ class LoaderSettings:
             raise ValueError(
                 f"loader.affinity is {self.affinity!r} and loader.nice {self.nice}, and "
                 f"Ray places its actors itself: type loader.affinity=none loader.nice=0, "
-                f"and say by loader.resources what each takes"
+                f"and set their resources in loader.resources"
             )
         if not isinstance(self.affinity, str):
             allowed = os.sched_getaffinity(0)
@@ -150,6 +150,5 @@ class LoaderSettings:
 
 @cache
 def _adapters() -> dict[str, TypeAdapter[Any]]:
-    """Return a validator for each setting, from its annotation."""
     hints = get_type_hints(LoaderSettings, include_extras=True)
     return {name: TypeAdapter(annotation) for name, annotation in hints.items()}

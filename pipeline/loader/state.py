@@ -88,7 +88,7 @@ def check_state(state: Mapping[str, Any], current: Mapping[str, Any]) -> None:
         raise ValueError(
             f"loader state: the rest of the epoch would not be the same: "
             f"{'; '.join(differences)}; use the same configuration and data, or "
-            f"trainer.resume_anyway=true to go on regardless"
+            f"trainer.resume_anyway=true to resume anyway"
         )
 
 
@@ -111,7 +111,6 @@ def _quarantined(item: Any) -> Any:
 
 
 def _listed(quarantined: Collection[Any]) -> list[Any]:
-    """Return a quarantine as plain sorted values."""
     return [list(item) if isinstance(item, tuple) else item for item in sorted(quarantined)]
 
 

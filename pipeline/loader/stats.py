@@ -140,8 +140,7 @@ class LoaderStats:
         samples: Valid rows in the batches.
         real: Elements of ragged fields, without padding.
         padded: Elements of ragged fields, with padding.
-        cut_texts: Valid rows that a transform truncated.
-        cut_tokens: Elements cut from these rows.
+        cut_texts: Valid rows that a transform truncated, by `cut_tokens` elements.
         copy_s: Seconds that the device spent on copies; the code that copies adds them.
         drawn: Valid rows by source, for a mix of datasets.
         workers: Return the current state of the workers; None if the engine does not report it.

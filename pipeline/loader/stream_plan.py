@@ -40,15 +40,8 @@ class StreamPlan:
 
     `tail` is the rule for an incomplete batch. With one reader: ``drop`` it, ``keep`` it short, or
     ``pad`` it with invalid rows. With several, after the first ends: ``keep`` shortens batches;
-    ``pad`` and ``drop`` fill them, and ``drop`` loses a reader's incomplete last rows.
-
-    Attributes:
-        num_readers: Readers over all ranks.
-        heads: First items of each reader, for a dataset that cannot be reopened.
-
-    Raises:
-        ValueError: Several ranks share a stream that only one can read, the ranks do not divide the
-            readers, or a batch has fewer rows than there are readers.
+    ``pad`` and ``drop`` fill them, and ``drop`` loses a reader's incomplete last rows. `heads` has
+    the first items of each reader, for a dataset that cannot be reopened.
     """
 
     dataset: StreamDataset
@@ -66,7 +59,7 @@ class StreamPlan:
         world_size, dataset = self.world_size, self.dataset
         if readers == 1 and world_size > 1 and not dataset.reopens:
             raise ValueError(
-                f"dataset: {dataset} is read once and by one reader, and {world_size} ranks share "
+                f"dataset: {dataset} can be read once by one reader, and {world_size} ranks share "
                 f"each batch; start one rank, or give each rank's data as files or pipe:command"
             )
         if readers > 1 and readers % world_size:
@@ -76,8 +69,8 @@ class StreamPlan:
             )
         if readers > self.batch_size:
             raise ValueError(
-                f"dataset.readers is {readers}, and a batch has {self.batch_size} rows, which is "
-                f"less than one of each; lower dataset.readers or raise loader.batch_size"
+                f"dataset.readers is {readers}, more than the {self.batch_size} "
+                f"rows of a batch; lower dataset.readers or raise loader.batch_size"
             )
 
     @property
@@ -86,10 +79,9 @@ class StreamPlan:
         return self.num_readers > 1 and self.world_size > 1
 
     def tasks(self, *, epoch: int, start: int, quarantine: Quarantine) -> Iterator[BatchTask]:
-        """Yield the tasks of this rank from global batch `start` until the stream ends.
+        """Yield this rank's tasks from global batch `start` until the stream ends.
 
-        If other ranks may have batches, yield tasks until closed: with invalid rows, or empty if
-        this rank's readers never had a record.
+        With other ranks, yield until closed: tasks with invalid rows, or empty without any record.
         """
         held = {position for at, position in quarantine if at == epoch}
         with ExitStack() as stack:
@@ -162,7 +154,6 @@ class _Rows:
 
     @classmethod
     def joined(cls, parts: Sequence[_Rows]) -> _Rows:
-        """Concatenate the rows of several readers."""
         return cls(
             [item for part in parts for item in part.items],
             np.concatenate([part.positions for part in parts]),
@@ -242,16 +233,13 @@ class _Reader:
 
 
 def any_rank(has_records: bool) -> bool:
-    """Return whether any rank has records in this batch.
-
-    Raise ValueError without an initialised torch.distributed.
-    """
+    """Return whether any rank has records in this batch; needs torch.distributed."""
     import torch
     import torch.distributed as dist
 
     if not dist.is_initialized():
         raise ValueError(
-            "loader: a stream of several readers is dealt out to ranks, which end together: call "
+            "loader: the ranks of a stream with several readers must end together: call "
             "torch.distributed.init_process_group with a backend of the CPU (cpu:gloo,cuda:nccl) "
             "first, or set dataset.readers=1"
         )
@@ -262,7 +250,6 @@ def any_rank(has_records: bool) -> bool:
 
 @contextmanager
 def _closing(items: Iterator[Any]) -> Iterator[Iterator[Any]]:
-    """Close the items of a stream on exit."""
     try:
         yield items
     finally:

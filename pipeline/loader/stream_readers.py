@@ -55,10 +55,7 @@ class StreamReaders:
     def __call__(
         self, dataset: StreamDataset, epoch: int, starts: Mapping[int, int]
     ) -> dict[int, Iterator[Any]]:
-        """Open readers at `starts`, the first item of each reader by number.
-
-        Return an iterator of items for each; closing the iterators ends the reading.
-        """
+        """Open readers at `starts`, item numbers by reader; close the result to end them."""
         if not (dataset.foreign_reader and self._settings.workers):
             return {n: _items(dataset, epoch, n, start) for n, start in starts.items()}
         recipe = pickled(
@@ -85,7 +82,6 @@ def _end_all(idle: list[ChildProcess]) -> None:
 
 
 def _items(dataset: StreamDataset, epoch: int, number: int, start: int) -> Iterator[Any]:
-    """Open one reader in this process."""
     if dataset.readers == 1:
         return dataset.open(epoch, start)
     opened: Iterator[Any] = dataset.open(epoch, start, reader=number)  # type: ignore[call-arg]
@@ -127,7 +123,6 @@ class _ReaderProcess:
         return bool(waiting.ready)
 
     def close(self) -> None:
-        """End the process once all its readers are closed."""
         if all(items.closed for items in self.items.values()):
             self._arriving.close()  # type: ignore[attr-defined]
 
@@ -154,7 +149,7 @@ class _ReaderProcess:
                     failed[number] += 1
                 if max(failed.values()) >= _TRIES:
                     raise WorkerError(f"{how}; {_TRIES} ended at the same item") from None
-                _log.warning("%s; another one reads on from where it was", how)
+                _log.warning("%s; another process resumes at the same item", how)
             finally:
                 self._idle.append(child) if is_done else child.end()
 
@@ -180,7 +175,6 @@ class _ReaderProcess:
             yield from ((number, item) for item in items or (_END,))
 
     def _started(self) -> ChildProcess:
-        """Start a process."""
         with interrupts_held():
             child = ChildProcess()
         child.begin(self._recipe)
@@ -204,7 +198,6 @@ class _Items:
         return self.ready.popleft()
 
     def close(self) -> None:
-        """Drop the items that have arrived, and accept no more."""
         self.closed = True
         self.ready.clear()
         self._process.close()

@@ -87,8 +87,5 @@ def _cause(code: int | None) -> str:
             "loader.batch_size"
         )
     if code is not None and code > 0:
-        return (
-            "its traceback stands above, if it had one; if it could not start, try "
-            "loader.engine=inline"
-        )
-    return "something outside of this program ended it"
+        return "see its traceback above, if any; if it could not start, try loader.engine=inline"
+    return "another program ended it"

@@ -11,7 +11,7 @@ import torch
 from penstock.core.contracts import BatchTransform
 from penstock.core.sample import Batch, Sample
 from penstock.datasets.mix import SOURCE
-from penstock.pipeline.inputs import describe_inputs
+from penstock.pipeline.learning.inputs import describe_inputs
 from penstock.pipeline.loader.contract import mapped
 from penstock.pipeline.pictures.fields import Classes
 from penstock.pipeline.pictures.page import Picture, draw_sheet

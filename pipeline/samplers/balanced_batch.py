@@ -47,7 +47,7 @@ class BalancedBatchSampler(StoredOrderSampler):
         column: str = "label",
     ) -> None:
         values = class_column("balanced_batch", column, index, remedy="give the storage labels, "
-                              "or set sampler.column to what says the class")  # fmt: skip
+                              "or set sampler.column to the column of classes")  # fmt: skip
         known = len(np.unique(values))
         per_batch = classes or known
         if per_batch > known:

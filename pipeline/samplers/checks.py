@@ -60,7 +60,6 @@ def class_of_torch(config: Mapping[str, Any]) -> Iterator[Problem]:
 
 
 def _streams(dataset: Mapping[str, Any]) -> bool:
-    """Return whether a data set has an order of its own."""
     if dataset["_target_"] == "dataset/torch":
         with suppress(ValueError):  # map-style, or reported with the class
             resolve_class(str(dataset.get("target")), bases=(f"{_TORCH}IterableDataset",))

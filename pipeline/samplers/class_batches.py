@@ -33,7 +33,7 @@ def class_column(sampler: str, column: str, index: Index | None, *, remedy: str)
     if values.dtype.kind not in "iub":
         raise ValueError(
             f"{sampler} sampler: column {column!r} is {values.dtype}, expected whole numbers; set "
-            f"sampler.column to one that has these"
+            f"sampler.column to a column of integers"
         )
     return values.astype(np.int64)
 
@@ -63,10 +63,9 @@ class Members:
 
 
 def batches_without_repeats(quotas: Int64Array, per_batch: int) -> int:
-    """Return the largest number of batches of `per_batch` different classes.
+    """Return the most batches of `per_batch` different classes, each class at most `quotas` times.
 
-    `quotas` are the maximum draws of each class, int64 [C]. The result is the largest B for which
-    min(quota, B), summed over the classes, is at least `per_batch` * B.
+    The sum of min(quota, B) over the classes must be at least `per_batch` * B for B batches.
     """
     low, high = 0, int(quotas.sum()) // per_batch
     while low < high:

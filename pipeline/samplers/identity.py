@@ -62,8 +62,8 @@ class IdentitySampler(StoredOrderSampler):
                 f"{max(per_batch, 1) * together}, and loader.batch_size is {batch_size}; set "
                 f"loader.batch_size={max(per_batch, 1) * together}"
             )
-        values = class_column("identity", column, index, remedy="set sampler.column to the one "
-                              "that says the identity (dataset/annotations=filename takes it "
+        values = class_column("identity", column, index, remedy="set sampler.column to the "
+                              "column of identities (dataset/annotations=filename reads them "
                               "from file names), or give the storage labels")  # fmt: skip
         self._at_least = together if short == "drop" else 1
         self._lowest = 0 if junk == "drop" else None

@@ -33,10 +33,7 @@ class MixedSource:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The sources of a mix, in the order of their records.
-
-    `length` is the positions in an epoch; None: the sum of the drawn samplers' lengths.
-    """
+    """Sources in record order; `length` None is the sum of the drawn samplers' lengths."""
 
     sources: tuple[MixedSource, ...]
     length: int | None = None
@@ -57,12 +54,12 @@ class MixSampler:
     ) -> None:
         if mixed is None:
             raise ValueError(
-                "sampler mix: the data set is no mix of several; set dataset=mix, or sampler=random"
+                "sampler mix: the data set is not a mix; set dataset=mix, or sampler=random"
             )
         _check(mixed)
         self._sources = mixed.sources
         self._firsts = np.cumsum([0, *(source.size for source in mixed.sources)])
-        assert self._firsts[-1] == n, "the records of a mix are those of its sources"
+        assert self._firsts[-1] == n, "a mix has the records of all its sources"
         own = [len(source.sampler) for source in mixed.sources if source.sampler and source.weight]
         weights = whole_weights([source.weight for source in mixed.sources])
         self._plan = _Plan(seed, weights, mixed.length or sum(own))
@@ -123,10 +120,7 @@ class MixSampler:
         return records
 
     def of_source(self, number: int, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the records that source `number` would give next from each position on, int64 [n].
-
-        The records are numbered in the source, whose weight is above 0.
-        """
+        """Return the records, in source `number`, that it gives next from each position on, [n]."""
         draws = np.empty(len(positions), np.int64)
         for rows, places, block in _by_block(self._plan, epoch, positions):
             held = np.flatnonzero(block.sources == number)
@@ -160,8 +154,6 @@ def counts_at(total: int, weights: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """The values that decide the order of the sources; hashable."""
-
     seed: int
     weights: tuple[int, ...]
     length: int
@@ -210,7 +202,6 @@ def _by_block(
 
 
 def _records_of(source: MixedSource, draws: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the records of a source's draws, int64 [n], numbered in that source."""
     sampler = source.sampler
     assert sampler is not None, "a source that is never drawn"
     epochs, positions = np.divmod(draws, len(sampler))
@@ -236,13 +227,13 @@ def _check(mixed: Mixture) -> None:
         if not (source.weight >= 0 and math.isfinite(source.weight)):
             raise ValueError(
                 f"sampler mix: the weight of {source.name!r} is {source.weight}, expected a number "
-                f"from 0 on; set {key}.weight=1, or 0 to draw nothing of it"
+                f"from 0 on; set {key}.weight=1, or 0 to draw nothing from it"
             )
         if not source.weight:
             continue
         if source.sampler is None or not len(source.sampler):
             raise ValueError(
-                f"sampler mix: nothing can be drawn of {source.name!r}, which has {source.size} "
+                f"sampler mix: nothing to draw from {source.name!r}, which has {source.size} "
                 f"records to train on; check its data and its val_fraction, or set {key}.weight=0"
             )
         can = capabilities_of(source.sampler, SamplerCapabilities)
@@ -250,10 +241,10 @@ def _check(mixed: Mixture) -> None:
             kept = "batches" if can.cuts else f"{can.group} positions"
             raise ValueError(
                 f"sampler mix: the sampler of {source.name!r} keeps {kept} together, "
-                f"and a mix takes them apart; set {key}.sampler=random"
+                f"and a mix splits them; set {key}.sampler=random"
             )
     if not any(source.weight for source in mixed.sources):
-        names = ", ".join(source.name for source in mixed.sources) or "there is no source"
+        names = ", ".join(source.name for source in mixed.sources) or "none given"
         raise ValueError(
             f"sampler mix: no source is drawn ({names}): all weights are 0; give one a weight"
         )

@@ -49,7 +49,7 @@ class PackedSampler(StoredOrderSampler):
             raise ValueError(
                 f"packed sampler: record {row} ({key}) has length {longest}, and max_tokens is "
                 f"{max_tokens}; set sampler.max_tokens={2 * longest} or more, or "
-                f"sampler.max_length where a transform cuts longer ones"
+                f"sampler.max_length if a transform cuts longer records"
             )
         self._n, self._seed = n, seed
         # Cuts fall between records, so a batch may exceed its share by one record.

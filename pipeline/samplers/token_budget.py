@@ -53,7 +53,7 @@ class TokenBudgetSampler(StoredOrderSampler):
             raise ValueError(
                 f"token_budget sampler: record {row} ({key}) has length {lengths[row]}, and "
                 f"max_tokens is {max_tokens}; set sampler.max_tokens={lengths[row]} or more, or "
-                f"sampler.max_length where a transform cuts longer ones"
+                f"sampler.max_length if a transform cuts longer records"
             )
         self._n = n
         self._seed = seed

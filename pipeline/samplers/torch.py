@@ -144,7 +144,7 @@ class TorchSampler(StoredOrderSampler):
         if len(sizes) > empty:
             raise ValueError(
                 f"torch sampler: {name} has length {empty} and yielded {len(sizes)} "
-                f"batches in epoch {epoch}; let its __len__ say the most of any epoch"
+                f"batches in epoch {epoch}; let its __len__ return the most of any epoch"
             )
         if most > self._batch_size:
             raise ValueError(
@@ -153,9 +153,8 @@ class TorchSampler(StoredOrderSampler):
             )
         if sum(sizes) > self._length:
             raise ValueError(
-                f"torch sampler: {name} yielded {sum(sizes)} records in epoch {epoch}, and no "
-                f"epoch may have more than {self._length}, as the first or all of the data has; "
-                f"let it yield fewer"
+                f"torch sampler: {name} yielded {sum(sizes)} records in epoch {epoch}, more than "
+                f"{self._length}, the maximum of the first epoch and the data; let it yield fewer"
             )
         return np.cumsum([0, *sizes, *[0] * (empty - len(sizes))])
 
@@ -169,8 +168,8 @@ class TorchSampler(StoredOrderSampler):
                 return [np.fromiter(batch, np.int64) for batch in sampler if len(batch)]
             except (TypeError, ValueError) as error:
                 raise ValueError(
-                    f"torch sampler: {self._target.__qualname__} yields no plain record indices "
-                    f"({error}); give integers, or lists of integers as batches"
+                    f"torch sampler: {self._target.__qualname__} does not yield record indices "
+                    f"({error}); yield integers, or lists of integers as batches"
                 ) from error
 
 

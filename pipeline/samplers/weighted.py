@@ -220,7 +220,7 @@ def _class_column(index: Index | None) -> str:
         if index is not None and name in index.columns:
             return name
     raise ValueError(
-        "weighted sampler: the data has no column 'label' to weigh by, and no boxes; give the "
+        "weighted sampler: the data has neither a column 'label' nor boxes; give the "
         "storage labels (a torch dataset: an attribute `targets`), or sampler.weights=<path to "
         ".npy or .csv>"
     )
@@ -267,7 +267,7 @@ def _from_file(path: Path, n: int, index: Index | None) -> NDArray[np.float64]:
         try:
             return map_npy(path)
         except ValueError as error:
-            raise ValueError(f"weighted sampler: {path} is no array of numbers: {error}") from None
+            raise ValueError(f"weighted sampler: {path} is not a numeric array: {error}") from None
     where = f"weighted sampler: {path}"
     table = LabelTable.read(str(path), where=where)
     if len(table.columns) == 1 and "weight" not in table.columns:
@@ -277,13 +277,13 @@ def _from_file(path: Path, n: int, index: Index | None) -> NDArray[np.float64]:
     if (column := table.usual(IMAGE_COLUMNS)) is None:
         return values
     if index is None:
-        raise ValueError(f"{where} names keys, and the data has no index")
+        raise ValueError(f"{where} names keys, and the data lacks an index")
     rows = table.rows_of(column)
     keys = index.keys(np.arange(n))
     entries = match_keys(keys, list(rows), place="", where=where)
     if missing := [key for key, entry in zip(keys, entries, strict=True) if entry is None]:
         raise ValueError(
-            f"{where} has no weight for {len(missing):,} of {n:,} records, such as {three(missing)}"
+            f"{where} lacks weights for {len(missing):,} of {n:,} records, such as {three(missing)}"
         )
     return values[[rows[entry][-1] for entry in entries if entry is not None]]
 

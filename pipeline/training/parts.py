@@ -29,7 +29,7 @@ from penstock.pipeline.learning.building import (
 from penstock.pipeline.learning.fields import task_field
 from penstock.pipeline.learning.parameters import freeze
 from penstock.pipeline.learning.weights import Weights, take_weights
-from penstock.pipeline.loader.device_queue import DeviceQueue
+from penstock.pipeline.loader.device.queue import DeviceQueue
 from penstock.pipeline.mixes import sources_of
 from penstock.pipeline.schedulers.units import Interval, better, depends_on_length, interval_of
 from penstock.pipeline.schedulers.warmup import Warmup

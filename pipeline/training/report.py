@@ -17,7 +17,7 @@ from penstock.core.contracts import StreamDataset
 from penstock.core.sample import Record
 from penstock.pipeline.config.errors import listing
 from penstock.pipeline.learning.parameters import describe_groups
-from penstock.pipeline.loader.device_queue import DeviceQueue
+from penstock.pipeline.loader.device.queue import DeviceQueue
 from penstock.pipeline.loader.stats import LoaderTimes, cut_text, padding_text, sources_text
 from penstock.pipeline.mixes import sources_of
 from penstock.pipeline.training.checkpoint import RunState

@@ -30,7 +30,7 @@ from penstock.pipeline.config.saved import SAVED, fetched_run, run_behind
 from penstock.pipeline.learning.building import build_model, build_task, fitted_tasks
 from penstock.pipeline.learning.fields import task_field
 from penstock.pipeline.learning.unlabelled import leave_target, opened_for_predictions
-from penstock.pipeline.loader.device_queue import DeviceQueue
+from penstock.pipeline.loader.device.queue import DeviceQueue
 from penstock.pipeline.training.checkpoint import find_checkpoint, load_weights, read_checkpoint
 from penstock.pipeline.training.distributed.world import World, joined
 from penstock.pipeline.training.job import prepare_torch

@@ -16,7 +16,7 @@ from torch import nn
 from penstock.core.contracts import ClassTask, Task, TaskGroup
 from penstock.core.sample import Batch
 from penstock.pipeline.learning.losses import loss_if_any
-from penstock.pipeline.loader.device_queue import DeviceQueue
+from penstock.pipeline.loader.device.queue import DeviceQueue
 from penstock.pipeline.training.checkpoint import random_states, restore_random_states
 from penstock.pipeline.training.distributed.world import World
 from penstock.pipeline.training.report import Meter

@@ -129,3 +129,13 @@ def _children(pid: int) -> list[int]:
         with suppress(OSError):  # the thread has ended
             found += map(int, thread.read_text().split())
     return found
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(find_spec("kornia") is None, reason="needs kornia")
+def test_device_steps(tmp_path):
+    said = finish(tmp_path, start(tmp_path, "device_steps.py", "--cpu")).splitlines()
+    assert len(said) == 7
+    for line in said[2:]:
+        ours, kornia = (float(cell.replace(",", "")) for cell in line.split("|")[2:4])
+        assert ours > 0 and kornia > 0

@@ -255,7 +255,7 @@ MISTAKES: dict[str, list[Mistake]] = {
     ],
     "steps": [
         m("augment.train.crop.scale=0.5", kind=LIBRARIES),
-        m("augment.train.crop.scael=[0,1]", kind=LIBRARIES),
+        m("augment.train.crop.scael=[0.1,1]", kind=LIBRARIES),
         m("augment.image_sise=3"), m("augment.train.flip._after_=corp"), m("~augment.train.flp"),
         m("augment.train={}"),
         m("augment.train.flip._after_=crop", "augment.train.crop._after_=flip"),

@@ -29,6 +29,7 @@ STACKS = {
     "crop": [CROP, FLIP],
     "evaluation": [SHRUNK, CENTER],
     "two windows": [SHRUNK, CROP, RESIZED],
+    "around boxes": [{"_target_": "transform/box_safe_crop", "size": list(SIZE)}, FLIP],
     "more behind": [RESIZED, FLIP, {"_target_": "transform/color_jitter", "p": 0.8}],
     "library behind": [RESIZED, FLIP, {"_target_": "albumentations.ColorJitter", "p": 0.8}],
     "library": [{"_target_": "albumentations.RandomResizedCrop", "size": list(SIZE), "p": 0.5}],
@@ -53,7 +54,11 @@ def record(index: int) -> Record | BadRecord:
     image: Any = kinds[index % len(kinds)]
     if isinstance(image, np.ndarray):
         image.flags.writeable = False
-    return Record(index, f"key {index}", {"image": image, "label": index})
+    fields: dict[str, Any] = {"image": image, "label": index}
+    if index % 2:
+        fields["boxes"] = np.array([[10, 12, 40, 44], [30, 5, 60, 20]], np.float32)
+        fields["box_labels"] = np.array([1, 2])
+    return Record(index, f"key {index}", fields)
 
 
 def decoded(decoder: Any, count: int) -> Iterator[Sample | BadRecord]:

@@ -110,7 +110,7 @@ def loader_of(config: dict[str, Any], split: Any = "train", **changes: Any) -> A
 def fed(config: dict[str, Any], loader: Any, split: Any = "train", device: Any = None) -> Any:
     """Return the batches of a loader as a model gets them, by the loop of docs/own.md."""
     from penstock.pipeline.build import build_device_transforms
-    from penstock.pipeline.loader.device_queue import DeviceQueue
+    from penstock.pipeline.loader.device.queue import DeviceQueue
 
     return DeviceQueue(loader, "cpu", build_device_transforms(config, split, device))
 

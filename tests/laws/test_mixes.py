@@ -164,5 +164,5 @@ def test_an_error_of_a_source_names_it_and_its_keys(photos, packed, tmp_path):
 def test_a_source_without_records_is_refused(photos, packed):
     none = [f"{PHOTOS}.dataset.storage.path={photos}/train/ash", f"{PHOTOS}.dataset.val_fraction=1"]
     config = mix(photos, packed, *none, f"{PHOTOS}.dataset.storage.labels=null")
-    with pytest.raises(ValueError, match="nothing can be drawn of 'photos', which has 0 records"):
+    with pytest.raises(ValueError, match=r"'photos'.* 0 records.*sources\.photos\.weight=0"):
         loader_of(config, **INLINE)

@@ -16,7 +16,7 @@ from penstock.datasets.demo.shapes import demo_path
 from penstock.pipeline.build import build_device_transforms, build_sampler, open_storage
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.instantiate import build
-from penstock.pipeline.loader.device_queue import DeviceQueue
+from penstock.pipeline.loader.device.queue import DeviceQueue
 
 
 def test_what_a_library_says_against_a_value_is_one_line():

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.core.registry import register
 from penstock.core.sample import Sample
-from penstock.transforms.cpu.targets import BoxSettings, left_over, refuse_box_masks, rows_of
+from penstock.transforms.cpu.targets import BoxSettings, check_together, left_over, rows_of
 
 _Place = tuple[slice, slice]
 
@@ -65,7 +65,8 @@ class CopyPaste:
         if not partners:
             return sample
         (other,) = partners
-        self._check(sample, other)
+        fields = ["image", "boxes", "box_labels", *(["mask"] if "mask" in sample else [])]
+        check_together("copy_paste", [sample, other], fields)
         chosen = np.flatnonzero(rng.random(len(other["boxes"])) < self._share)
         chosen = chosen[: self._max_objects]
         places = rng.random((len(chosen), 2)).tolist()
@@ -131,21 +132,6 @@ class CopyPaste:
             own = sample["mask"][top:bottom, left:right] == value
             pixels = own if own.any() else pixels
         return _Object(row, top, left, pixels, box)
-
-    def _check(self, sample: Sample, other: Sample) -> None:
-        refuse_box_masks(sample, "copy_paste")
-        for name in ("image", "boxes", "box_labels", *(["mask"] if "mask" in sample else [])):
-            for one in (sample, other):
-                if name not in one:
-                    raise ValueError(
-                        f"copy_paste: {one.get('key')!r} has no {name}; choose annotations with "
-                        f"boxes, such as dataset/annotations=coco"
-                    )
-        if sample["image"].shape[2:] != other["image"].shape[2:]:
-            raise ValueError(
-                f"copy_paste: {other.get('key')!r} is an image of shape {other['image'].shape}, "
-                f"{sample.get('key')!r} of {sample['image'].shape}; channels must agree"
-            )
 
 
 @dataclass(slots=True)

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from annotated_types import Ge
+from annotated_types import Ge, Gt, Le
 
 from penstock.core.registry import register
 from penstock.core.sample import Box
 from penstock.transforms.cpu.window import Interpolation, Size, Window
-from penstock.transforms.cpu.window_step import WindowStep, sides_of
+from penstock.transforms.cpu.window_step import Sides, WindowStep, sides_of
 
 _TRIES = 10
+Share = Annotated[float, Gt(0), Le(1)]
+Positive = Annotated[float, Gt(0)]
 
 
 class _ResizedCrop(WindowStep):
@@ -22,7 +23,7 @@ class _ResizedCrop(WindowStep):
 
     crops: ClassVar[bool] = True
 
-    def __init__(self, *, size: int | list[int], interpolation: Interpolation = "linear") -> None:
+    def __init__(self, *, size: Sides, interpolation: Interpolation = "linear") -> None:
         self._size = sides_of(size)
         self._interpolation = interpolation
 
@@ -47,16 +48,20 @@ class RandomResizedCrop(_ResizedCrop):
     def __init__(
         self,
         *,
-        size: int | list[int],
-        scale: Sequence[float] = (0.08, 1.0),
-        ratio: Sequence[float] = (0.75, 1.3333),
+        size: Sides,
+        scale: tuple[Share, Share] = (0.08, 1.0),
+        ratio: tuple[Positive, Positive] = (0.75, 1.3333),
         interpolation: Interpolation = "linear",
     ) -> None:
         super().__init__(size=size, interpolation=interpolation)
-        self._scale = _range(scale, "scale", most=1)
-        low, high = _range(ratio, "ratio", most=math.inf)
-        self._ratio = (low, high)
-        self._log_ratio = (math.log(low), math.log(high))
+        for name, (low, high) in {"scale": scale, "ratio": ratio}.items():
+            if low > high:
+                raise ValueError(
+                    f"random_resized_crop: {name} is [{low}, {high}]; give the lower one first"
+                )
+        self._scale = scale
+        self._ratio = ratio
+        self._log_ratio = (math.log(ratio[0]), math.log(ratio[1]))
 
     def window(self, size: Size, rng: np.random.Generator, boxes: Any) -> Window:
         """Return the first of the tries that fits; always make the same number of draws."""
@@ -117,7 +122,7 @@ class _Crop(WindowStep):
     def __init__(
         self,
         *,
-        size: int | list[int],
+        size: Sides,
         fill: Annotated[int, Ge(0)] | None = None,
         mask_fill: int = 0,
     ) -> None:
@@ -180,12 +185,3 @@ class CenterCrop(_Crop):
 def _between(share: float, room: int) -> int:
     """Return an integer from 0 to `room`, both included, for a share from 0 up to 1."""
     return min(int(share * (room + 1)), room)
-
-
-def _range(given: Sequence[float], name: str, *, most: float) -> tuple[float, float]:
-    """Return the lower and upper end of a range above 0."""
-    low, high = given if len(given) == 2 else (0.0, 0.0)
-    if not 0 < low <= high <= most:
-        limit = f"0 < least <= largest{' <= 1' if most == 1 else ''}"
-        raise ValueError(f"random_resized_crop: {name}={list(given)}, expected two: {limit}")
-    return float(low), float(high)

@@ -14,6 +14,7 @@ from penstock.core.sample import Sample
 from penstock.transforms.cpu.albumentations_stage import AlbumentationsStage
 from penstock.transforms.cpu.stack import Stack
 from penstock.transforms.cpu.torchvision_stage import TorchvisionStage
+from penstock.transforms.cpu.window_step import WindowStage
 
 FILE_SIZE, TO_IMAGE = "file_size", "to_image"
 _GRID = 16  # probe boxes along each side
@@ -89,7 +90,8 @@ class LocatedStack(Stack):
         to_image = np.ascontiguousarray(fitted.T)
         to_image[np.abs(to_image) < _ROUNDING] = 0
         if not all(
-            isinstance(each, AlbumentationsStage | TorchvisionStage) for each in self._stages()
+            isinstance(each, AlbumentationsStage | TorchvisionStage | WindowStage)
+            for each in self._stages()
         ):
             self._check_pixels(shape, to_image)
         return to_image

@@ -12,9 +12,9 @@ from penstock.core.registry import register
 from penstock.core.sample import Sample
 from penstock.transforms.cpu.targets import (
     BoxSettings,
+    check_together,
     cut_boxes,
     outside,
-    refuse_box_masks,
     rows_of,
 )
 from penstock.transforms.cpu.window import Size, Window
@@ -89,6 +89,8 @@ class Mosaic:
         if not partners:
             return sample
         samples = [sample, *partners]
+        fields = ("image", "mask", "boxes", "keypoints")
+        check_together("mosaic", samples, [name for name in fields if name in sample])
         height, width = self._shape
         across, down = rng.uniform(*self._center, 2)
         x, y = round(across * width), round(down * height)
@@ -101,7 +103,6 @@ class Mosaic:
             new["mask"] = np.full((height, width), self._mask_fill, sample["mask"].dtype)
         boxes, points = [], []
         for number, (one, scale) in enumerate(zip(samples, scales.tolist(), strict=True)):
-            self._check_fields(one, sample)
             size = self._size_of(one["image"].shape, scale)
             # Upper left, upper right, lower left, lower right of the point.
             left = x - size[1] if number % 2 == 0 else x
@@ -143,18 +144,3 @@ class Mosaic:
         part = (x - left, y - top, end_x - left, end_y - top)
         window = Window((0, 0, shape[1], shape[0]), size, part, interpolation="area")
         return window, slice(y, end_y), slice(x, end_x)
-
-    def _check_fields(self, one: Sample, first: Sample) -> None:
-        refuse_box_masks(one, "mosaic")
-        for name in ("image", "mask", "boxes", "keypoints"):
-            if name in first and name not in one:
-                raise ValueError(
-                    f"mosaic: {one.get('key')!r} has no {name}, {first.get('key')!r} has; drop "
-                    f"the field with dataset.keys, or take images that all have it"
-                )
-        channels = one["image"].shape[2:], first["image"].shape[2:]
-        if channels[0] != channels[1]:
-            raise ValueError(
-                f"mosaic: {one.get('key')!r} is an image of shape {one['image'].shape}, "
-                f"{first.get('key')!r} of {first['image'].shape}; channels must agree"
-            )

@@ -9,7 +9,7 @@ from annotated_types import Ge, Le
 
 from penstock.core.registry import register
 from penstock.transforms.cpu.window import Interpolation, Size, Window
-from penstock.transforms.cpu.window_step import WindowStep, sides_of
+from penstock.transforms.cpu.window_step import Side, Sides, WindowStep, sides_of
 
 
 @register("transform", "resize")
@@ -28,9 +28,9 @@ class Resize(WindowStep):
     def __init__(
         self,
         *,
-        size: int | list[int] | None = None,
-        short_side: Annotated[int, Ge(1)] | None = None,
-        long_side: Annotated[int, Ge(1)] | None = None,
+        size: Sides | None = None,
+        short_side: Side | None = None,
+        long_side: Side | None = None,
         interpolation: Interpolation = "area",
     ) -> None:
         given = {"size": size, "short_side": short_side, "long_side": long_side}

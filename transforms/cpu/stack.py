@@ -65,8 +65,8 @@ def ordered_steps(steps: Mapping[str, Node | None]) -> dict[str, Node]:
         after = (node or {}).get("_after_")
         if after is not None and after not in steps:
             raise ValueError(
-                f"augmentation step {name!r}: _after_ names {after!r}, which is no step; "
-                f"steps: {', '.join(steps)}"
+                f"augmentation step {name!r}: _after_={after!r}, expected one of the steps "
+                f"{', '.join(steps)}"
             )
         followers.setdefault(after, []).append(name)
     order: list[str] = []
@@ -156,11 +156,10 @@ class Stack:
         for stage in stages:
             if isinstance(stage, _OwnStage):
                 sample = stage(sample, rng, groups)
-            elif isinstance(stage, WindowStage):
-                # A later step must not see the buffer, nor change what an earlier one keeps.
-                sample = stage(dict(sample), rng, into if stage is stages[-1] else None)
-            else:
-                sample = stage(sample, rng)
+            elif isinstance(stage, WindowStage) and stage is stages[-1]:
+                sample = stage(dict(sample), rng, into)
+            else:  # in place, on a copy: an earlier step may keep its result
+                sample = stage(dict(sample), rng)
         return sample
 
     def draw(self, sample: Sample, rng: np.random.Generator) -> Sample:

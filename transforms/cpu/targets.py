@@ -18,8 +18,9 @@ from penstock.core.sample import Sample, require_pixels
 @register("settings", "boxes")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxSettings:
-    """Limits below which an augmentation stack drops boxes, checked after every step.
+    """Limits below which an augmentation stack drops boxes.
 
+    The stack checks them after every step of a library, and after consecutive window steps.
     Boxes are cut at the edges of the image. Boxes outside the image are always dropped. The rows
     of every ``box_*`` field follow.
 
@@ -58,8 +59,8 @@ class KeypointSettings:
         for pair in self.swaps or ():
             if len(pair) != 2 or pair[0] == pair[1] or any(n in pair for n in numbers if n < 0):
                 raise ValueError(
-                    f"augment.keypoints.swaps: {pair} is no pair of two keypoints' names or "
-                    f"numbers, from 0 on; give pairs such as [1, 2]"
+                    f"augment.keypoints.swaps: {pair}, expected two different keypoints, by "
+                    f"name or by number from 0 on, such as [1, 2]"
                 )
         if len(set(points)) < len(points):
             raise ValueError("augment.keypoints.swaps: a keypoint is in two pairs; keep one")
@@ -181,7 +182,7 @@ class Targets:
         per_object = self.keypoints.per_object or max(len(keypoints), 1)
         if len(keypoints) % per_object:
             raise ValueError(
-                f"{key!r} has {len(keypoints)} keypoints, which are no multiple of "
+                f"{key!r} has {len(keypoints)} keypoints, expected a multiple of "
                 f"augment.keypoints.per_object={per_object}"
             )
         by_object = keypoints.reshape(-1, per_object, 3).copy()
@@ -228,13 +229,31 @@ def _fit_to_masks(sample: Sample) -> None:
     sample["boxes"] = np.stack(edges, 1).astype(np.float32)
 
 
-def refuse_box_masks(sample: Sample, step: str) -> None:
-    """Raise ValueError if a sample has ``box_masks``, which a step does not move."""
-    if "box_masks" in sample:
-        raise ValueError(
-            f"{step}: {sample.get('key')!r} has box_masks, which it does not move; leave it out, "
-            f"or drop them with dataset.annotations.masks=false"
-        )
+def check_together(step: str, samples: Sequence[Sample], fields: Sequence[str]) -> None:
+    """Check that samples have `fields` and images of as many channels, and no ``box_masks``.
+
+    Raises:
+        ValueError: A field is missing, or a step would have to move masks of boxes.
+    """
+    for one in samples:
+        key = one.get("key")
+        if "box_masks" in one:
+            raise ValueError(
+                f"{step}: {key!r} has box_masks, which it does not move; leave the step out, or "
+                f"drop them with dataset.annotations.masks=false"
+            )
+        for name in fields:
+            if name not in one:
+                raise ValueError(
+                    f"{step}: {name} missing in {key!r}; choose annotations with it, such as "
+                    f"dataset/annotations=coco, or drop the field with dataset.keys"
+                )
+        shape, first = one["image"].shape, samples[0]["image"].shape
+        if shape[2:] != first[2:]:
+            raise ValueError(
+                f"{step}: {key!r} is an image of shape {shape}, {samples[0].get('key')!r} of "
+                f"{first}; channels must agree"
+            )
 
 
 class LostPoints:
@@ -292,8 +311,8 @@ def rows_of(samples: Sequence[Sample], rows: Sequence[Any] | None = None) -> dic
         for number, sample in enumerate(samples):
             if name not in sample:
                 raise ValueError(
-                    f"{sample.get('key')!r} has no field {name!r}, which {first.get('key')!r} "
-                    f"has; samples that are put together need the same fields"
+                    f"the field {name!r} of {first.get('key')!r} is missing in "
+                    f"{sample.get('key')!r}; combined samples need the same fields"
                 )
             values = np.asarray(sample[name])
             parts.append(values if rows is None else values[rows[number]])

@@ -107,7 +107,7 @@ def _sequence(sample: Sample, field: str, step: str, argument: str = "field") ->
     values = sample.get(field)
     if getattr(values, "ndim", 0) < 1:  # an array or a tensor
         raise ValueError(
-            f"{step}: {field!r} is no array of the sample; it has {', '.join(sample)}; name the "
+            f"{step}: {field!r} given, expected an array among {', '.join(sample)}; name the "
             f"sequence with {argument}"
         )
     return values

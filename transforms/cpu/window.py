@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -68,9 +68,10 @@ class Window:
             box, part = _mirrored(box, self.shape[1]), _mirrored(part, after.size[1])
         mirrored = self.mirrored != after.mirrored
         if self.resizes:
-            return replace(self, part=_moved(box, self.part), mirrored=mirrored)
+            part = _moved(box, self.part)
+            return Window(self.box, self.size, part, mirrored, self.interpolation)
         box = _moved(box, self.box)
-        return replace(after, box=box, part=part, mirrored=mirrored, fill=self.fill)
+        return Window(box, after.size, part, mirrored, after.interpolation, self.fill)
 
     def points(self, points: NDArray[np.floating[Any]]) -> NDArray[np.float64]:
         """Move points x, y, [n, 2], that name pixels by their columns and rows."""

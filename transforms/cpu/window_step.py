@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+from annotated_types import Ge
 from numpy.typing import NDArray
 
 from penstock.core.sample import DrawnImage, Sample
@@ -15,6 +16,8 @@ from penstock.transforms.cpu.targets import Targets, cut_boxes, image_of, outsid
 from penstock.transforms.cpu.window import Image, Size, Window
 
 Node = Mapping[str, Any]
+Side = Annotated[int, Ge(1)]
+Sides = Side | tuple[Side, Side]
 
 
 class WindowStep(ABC):
@@ -49,16 +52,9 @@ class WindowStep(ABC):
         return stage(dict(sample), rng)
 
 
-def sides_of(size: int | Sequence[int], key: str = "size") -> Size:
-    """Return height and width of a size, [height, width] or one number for both.
-
-    Raises:
-        ValueError: It has another length, or a side below 1.
-    """
-    sides = (size, size) if isinstance(size, int) else tuple(size)
-    if len(sides) != 2 or min(sides) < 1:
-        raise ValueError(f"{key}={size}, expected [height, width] in pixels, or one number")
-    return sides[0], sides[1]
+def sides_of(size: Sides) -> Size:
+    """Return height and width of a size, [height, width] or one number for both."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
 
 class WindowStage:

@@ -89,7 +89,7 @@ class PendingClip:
         with self._opened() as file:
             self._frames, self.rate = file.frames, file.samplerate
         if self._frames < 1:
-            raise RecordError("the audio file has no samples")
+            raise RecordError("an audio file with 0 samples")
 
     def __len__(self) -> int:
         """Return the number of samples at the sample rate of the result."""

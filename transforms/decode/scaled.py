@@ -26,8 +26,8 @@ class ScaledDecoder(RecordDecoder):
     pixels depend only on file and crop. Other formats and stacks get the pixels of
     ``decode=image``.
 
-    Smaller pixels come from an overview if the file has one (``pack.overviews=true``), otherwise
-    from DCT scaling. DCT scaling saves less, because it still reads all entropy data of the crop.
+    DCT scaling still reads all entropy data of the crop. If the images are much larger than the
+    result, store smaller images with ``pack.short_side``.
 
     Args:
         mode: ``RGB``, ``L`` (grey, one channel) or ``RGBA``; as for ``decode=image``.

@@ -98,7 +98,7 @@ class TableDecoder(FittedDecoder):
             has = "none" if table.target is None else repr(table.target.name)
             raise ValueError(
                 f"decode/table: target is {self.target!r}, and the statistics are of a table with "
-                f"target {has}; use those of a run with this target"
+                f"target {has}; use statistics of a run with this target"
             )
         places = [_shift_and_scale(column, self.scaling) for column in table.numeric]
         self._shift = np.array([shift for shift, _ in places], np.float64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -21,6 +22,7 @@ Amount = float | Sequence[float]
 
 _ON_ARRAYS = (colours.brighten, colours.contrast, colours.saturate, colours.turn)
 _ON_TENSORS = (colours.brightened, colours.contrasted, colours.saturated, colours.turned)
+_HUE = 3
 _NEUTRAL = ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0), (0.0, 0.0))
 
 
@@ -54,16 +56,20 @@ class ColourStep(PixelStep):
         white = 1.0 if pixels.is_floating_point() else 255.0
         contiguous: Any = {"memory_format": torch.contiguous_format}
         for order, rows in _rows_by_order(draws):
-            for part in rows.split(rows_at_once(pixels)):
+            at_once = rows_at_once(pixels, 9 if _HUE in order else 6)  # hue needs more memory
+            every = len(rows) == len(pixels)  # then they are in order
+            for start, part in zip(count(0, at_once), rows.split(at_once)):
                 factors = draws["factors"].index_select(1, part)[..., None, None, None]
-                planes = pixels.index_select(0, part).permute(0, 3, 1, 2)
-                floats = planes.to(torch.float32, **contiguous)
+                here = slice(start, start + at_once)
+                chosen = pixels[here] if every else pixels.index_select(0, part)
+                floats = chosen.permute(0, 3, 1, 2).to(torch.float32, copy=every, **contiguous)
                 for number in order:
                     floats = _ON_TENSORS[number](floats, factors[number], white)
-                if white != 1:
-                    floats = floats.round_()
-                changed = floats.permute(0, 2, 3, 1).to(pixels.dtype, **contiguous)
-                result.index_copy_(0, part, changed)
+                changed = (floats if white == 1 else floats.round_()).permute(0, 2, 3, 1)
+                if every:
+                    result[here] = changed
+                else:
+                    result.index_copy_(0, part, changed.to(pixels.dtype, **contiguous))
         return result
 
     def _check_channels(self, pixels: Any) -> None:

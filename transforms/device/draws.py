@@ -25,7 +25,7 @@ def row_words(fields: Batch, key: int) -> Integers:
         key: The step's `core.rng.batch_key`.
 
     Raises:
-        ValueError: One of the fields is missing.
+        ValueError: A field is missing.
     """
     for field in ("epoch", "position"):
         if field not in fields:

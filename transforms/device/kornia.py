@@ -64,7 +64,7 @@ class Kornia(DeviceStep):
         self._key = batch_key(seed, step)
 
     def draw(self, rows: Rows) -> Draws:
-        """Draw a seed, whose name carries it, so that a device need not be asked for it.
+        """Draw a seed; the name of the draw carries it, so that no device has to return it.
 
         Raises:
             ValueError: The images differ in size, or the batch has boxes or keypoints.
@@ -78,7 +78,7 @@ class Kornia(DeviceStep):
             )
         refuse_fixed_fields(rows.fields, self._step)
         seed = int(row_words(rows.fields, self._key)[0]) & (1 << 63) - 1
-        rows.size = self._size_after(rows.fields["image"], rows.size)
+        rows.size = self._size_after(rows.fields["image"][0][None], rows.size)
         return {f"seed {seed}": np.zeros(1, np.uint8)}
 
     def apply(self, batch: Batch, draws: Draws) -> Batch:

@@ -12,7 +12,15 @@ from penstock.core.contracts import BatchTransformCapabilities
 from penstock.core.registry import register
 from penstock.core.sample import Batch
 from penstock.transforms.device.draws import symmetric_beta, uniforms
-from penstock.transforms.device.steps import Draws, PixelStep, Rows, joined, like, rows_at_once
+from penstock.transforms.device.steps import (
+    Draws,
+    PixelStep,
+    Rows,
+    is_float,
+    joined,
+    like,
+    rows_at_once,
+)
 from penstock.transforms.device.windows import inside
 
 if TYPE_CHECKING:
@@ -91,13 +99,13 @@ class PairStep(PixelStep):
         for field in self.refused:
             if field in rows.fields:
                 raise ValueError(
-                    f"{prefix}: the batch has {field}, for which a mixture of two images has no "
-                    f"meaning; set {prefix}=null, or drop them with dataset.keys={{{field}:null}}"
+                    f"{prefix}: the batch has {field}, for which mixing two images is undefined; "
+                    f"set {prefix}=null, or drop them with dataset.keys={{{field}:null}}"
                 )
         label = rows.fields.get("label")
         if label is None and any(field in rows.fields for field in ("boxes", *_BLENDED)):
             return
-        if label is None or label.ndim != 1 or _is_floating(label):
+        if label is None or isinstance(label, list) or label.ndim != 1 or is_float(label):
             raise ValueError(
                 f"{prefix}: needs a label for each image, int64 [B], and the batch has "
                 f"{'none' if label is None else 'another'}; set {prefix}=null"
@@ -319,8 +327,3 @@ class CutMix(PairStep):
         within = inside(draws["windows"], *pixels.shape[1:3])
         within = within.reshape(*within.shape, *[1] * (pixels.ndim - 3))
         return pixels.index_select(0, draws["partner"]).where(within, pixels)
-
-
-def _is_floating(value: Any) -> bool:
-    own = getattr(value, "is_floating_point", None)
-    return value.dtype.kind == "f" if own is None else bool(own())

@@ -146,10 +146,12 @@ class PixelStep(DeviceStep):
             return self.arrays(value, draws)
         import torch
 
-        if value.device.type == "cpu" and value.dtype is not torch.bfloat16:
-            draws = {name: np.asarray(draw) for name, draw in draws.items()}
-            return torch.from_numpy(self.arrays(value.detach().numpy(), draws))
-        return self.tensors(value, {name: torch.as_tensor(draw) for name, draw in draws.items()})
+        half = value.is_floating_point() and value.itemsize < 4  # which OpenCV cannot resize
+        if half or value.device.type != "cpu":
+            draws = {name: torch.as_tensor(draw) for name, draw in draws.items()}
+            return self.tensors(value, draws)
+        draws = {name: np.asarray(draw) for name, draw in draws.items()}
+        return torch.from_numpy(self.arrays(value.detach().numpy(), draws))
 
 
 class StepChain:
@@ -237,8 +239,14 @@ def apply_steps(steps: Sequence[BatchTransform], batch: Batch, draws: Sequence[D
 
 def is_planes(value: Any) -> bool:
     """Return whether images are float [B, C, H, W] rather than [B, H, W, C]."""
-    array = isinstance(value, np.ndarray)
-    return value.ndim == 4 and (value.dtype.kind == "f" if array else value.is_floating_point())
+    return value.ndim == 4 and is_float(value)
+
+
+def is_float(value: Any) -> bool:
+    """Return whether an array or tensor has floats."""
+    if isinstance(value, np.ndarray):
+        return value.dtype.kind == "f"
+    return bool(value.is_floating_point())
 
 
 def joined(parts: Sequence[Any]) -> Any:
@@ -259,10 +267,10 @@ def like(value: Any, array: Any) -> Any:
     return torch.as_tensor(array)
 
 
-def rows_at_once(pixels: Any) -> int:
-    """Return how many rows to have as floats at once: a tenth of all, or 2 million numbers."""
+def rows_at_once(pixels: Any, parts: int = 10) -> int:
+    """Return how many rows to have as floats at once: one of `parts`, or 2 million numbers."""
     per_row = max(1, pixels[:1].numel())
-    return max(-(-len(pixels) // 10), _NUMBERS_AT_ONCE // per_row, 1)
+    return max(-(-len(pixels) // parts), _NUMBERS_AT_ONCE // per_row, 1)
 
 
 def refuse_fixed_fields(fields: Batch, step: str) -> None:

@@ -119,12 +119,9 @@ class Hdf5Storage(FileStorage):
         found = {SPLIT_OF[part]: os.path.join(path, part) for part in parts}
         return found if "train" in found and len(found) > 1 else None
 
-    def shards(self) -> None:  # type: ignore[override]
-        """Return None: a chunk is decoded alone."""
-
-    def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """Return the bytes of each record, int64 [n]."""
-        return self.index.values("size_bytes", indices)
+    def shards(self) -> NDArray[np.int64]:
+        """Return 0, for no shards: a chunk is decoded alone."""
+        return np.zeros(1, np.int64)
 
     @property
     def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]

@@ -203,8 +203,9 @@ class MemmapStorage(ArrayStorage):
         path = self.path if isinstance(self.path, str) else ", ".join(self.path.values())
         return f"memmap {path}"
 
-    def shards(self) -> None:
-        """Return None: the rows are in one shard."""
+    def shards(self) -> NDArray[np.int64]:
+        """Return 0: the rows are in one shard."""
+        return np.zeros(1, np.int64)
 
     def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return 0 for each record, int64 [n]: records are views of the map."""

@@ -18,7 +18,7 @@ from penstock.pipeline.commands.bench.memory import used_bytes
 from penstock.pipeline.learning.building import build_model, build_optimizer, build_task
 from penstock.pipeline.learning.fields import task_field
 from penstock.pipeline.learning.losses import total_loss
-from penstock.pipeline.loader.device_queue import DeviceQueue
+from penstock.pipeline.loader.device.queue import DeviceQueue
 from penstock.pipeline.loader.stats import LoaderTimes
 from penstock.pipeline.training.distributed.world import local_device
 from penstock.pipeline.training.job import prepare_torch

@@ -10,8 +10,8 @@ from penstock.pipeline.loader.contract import BatchTask, Delivery, Executor, Fut
 from penstock.pipeline.loader.memory import BatchMemory
 
 if TYPE_CHECKING:
-    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.device.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
 

@@ -19,12 +19,12 @@ from penstock.pipeline.loader.executors.supervised import (
     Worker,
 )
 from penstock.pipeline.loader.placement import placement_of, warn_about_cores
-from penstock.pipeline.loader.worker import READY, TELL_STACKS, Order, Payload, serve
-from penstock.pipeline.loader.worker_errors import Failure, describe_death
+from penstock.pipeline.loader.worker import OUT_OF_MEMORY, READY, TELL_STACKS, Order, Payload, serve
+from penstock.pipeline.loader.worker_errors import Failure, WorkerError, describe_death
 
 if TYPE_CHECKING:
-    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.device.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _TELL_S = 0.2
@@ -146,6 +146,11 @@ class _WorkerProcess(Worker):
                 os.kill(self.pid, TELL_STACKS)
                 self._child.process.wait(_TELL_S)
         self._child.end()
+
+    @property
+    def final_error(self) -> type[Exception]:
+        """Exception class to raise if a task ends every worker as it ended this one."""
+        return MemoryError if self._child.exit_code == OUT_OF_MEMORY else WorkerError
 
     def ending(self) -> str:
         """Say in one line how it ended."""

@@ -78,10 +78,7 @@ class RayExecutor(SupervisedExecutor):
         return f"{settings.workers} actor{'s' * (settings.workers != 1)} of Ray"
 
     def _start(self, number: int) -> Worker:
-        """Request an actor; by default it needs a core when placed, and none while it runs.
-
-        So the loader of evaluation can place actors on the same cores.
-        """
+        """Request an actor; by default it needs a core when placed, and none while it runs."""
         takes = dict(self._settings.resources or {})
         cores = {"num_cpus": takes.pop("CPU")} if "CPU" in takes else {}
         return _ActorWorker(
@@ -98,11 +95,7 @@ class RayExecutor(SupervisedExecutor):
 
 
 class _ActorWorker(Worker):
-    """One actor.
-
-    `computing` has the ready actors of this loader. While there are any, an actor may wait for room
-    without a deadline.
-    """
+    """One actor; while others are ready (`computing`), it may wait for room without a deadline."""
 
     def __init__(
         self,
@@ -130,18 +123,15 @@ class _ActorWorker(Worker):
 
     @property
     def pid(self) -> int | None:
-        """Process id on the actor's machine, once it is ready."""
         return self._where[1] if self._where else None
 
     @property
     def deadline(self) -> float:
-        """Time of time.monotonic at which the actor counts as hanging."""
         if not self.is_ready and self._computing:
             return float("inf")
         return super().deadline
 
     def send(self, order: Order) -> None:
-        """Send an order."""
         self._ask(self._actor.carry_out.remote(order))
 
     def _ask(self, answer: Any) -> None:
@@ -156,8 +146,7 @@ class _ActorWorker(Worker):
     def receive(self) -> Packed | Failure | None:
         """Return the answer to the oldest order; None when the actor becomes ready.
 
-        Raise EOFError if the actor is dead, and WorkerError if no actor is ready and this one
-        cannot start.
+        Raise EOFError if it is dead, and WorkerError if it cannot start and no actor is ready.
         """
         import ray
 
@@ -180,7 +169,6 @@ class _ActorWorker(Worker):
         return replace(answer, places=[_writable(each) for each in answer.places])
 
     def end(self) -> None:
-        """Kill the actor."""
         import ray
 
         self._computing.discard(self)
@@ -190,14 +178,13 @@ class _ActorWorker(Worker):
         self._waker.close()
 
     def ending(self) -> str:
-        """Describe in one line how the actor ended."""
         if self._where is None:
             if not self.hangs:
                 return f"loader: actor {self._number} could not start: {self._cause}"
             return (
                 f"loader: actor {self._number} has not started within "
-                f"{start_patience(self._timeout_s):g} s; the cluster has {_resources()}: if there "
-                f"is no room, lower loader.num_workers or loader.resources, or add machines; if it "
+                f"{start_patience(self._timeout_s):g} s; the cluster has {_resources()}: if it "
+                f"is full, lower loader.num_workers or loader.resources, or add machines; if it "
                 f"copies data from a URL first, raise loader.timeout_s"
             )
         host, pid = self._where
@@ -211,8 +198,6 @@ class _ActorWorker(Worker):
 
 
 class _Actor:
-    """Compute batches in an actor's process."""
-
     def __init__(self) -> None:
         self._compute: BatchComputer
 

@@ -125,6 +125,11 @@ class Worker(ABC):
             OSError: It is dead; BlockingIOError: it stopped in the middle of a message.
         """
 
+    @property
+    def final_error(self) -> type[Exception]:
+        """Exception class to raise if a task ends every worker as it ended this one."""
+        return WorkerError
+
     @abstractmethod
     def end(self) -> None:
         """Kill it, if it still runs, and wait until it writes nowhere. Twice does no harm."""
@@ -340,6 +345,6 @@ class SupervisedExecutor(Executor):
         self._workers[number] = self._started(number)
         for job in reversed(wanted):
             if job is jobs[0]:
-                job.future.set(WorkerDiedError(how))
+                job.future.set(WorkerDiedError(how, worker.final_error))
             else:
                 self._waiting.appendleft(job)  # it was not begun

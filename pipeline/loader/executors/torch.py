@@ -31,8 +31,8 @@ from penstock.pipeline.loader.worker_errors import (
 )
 
 if TYPE_CHECKING:
-    from penstock.pipeline.accelerator import PageLock
     from penstock.pipeline.loader.compute import BatchComputer
+    from penstock.pipeline.loader.device.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _PRELOADED = [
@@ -140,6 +140,7 @@ class TorchExecutor(Executor):
                 f"loader.timeout_s if reading is that slow, or find where it hangs with "
                 f"loader.engine=inline"
             )
+        wait([worker.sentinel for worker in self._workers], timeout=1)  # a death takes a moment
         for worker in self._workers:
             worker.join(timeout=0)
             if not worker.is_alive():
@@ -171,7 +172,6 @@ class _TorchFuture(Future):
         self._executor = executor
 
     def result(self, timeout_s: float | None = None) -> Sequence[Delivery | BaseException]:
-        """Wait for the result."""
         if not self.is_done:
             self._executor.receive()
         return super().result()
@@ -218,7 +218,6 @@ def _as_it_is(item: Any) -> Any:
 
 
 def _start_worker(placement: Placement, worker_id: int) -> None:
-    """Set up a worker process."""
     placement.enter_process()
     leave_signals_to_parent()
     os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")
@@ -226,7 +225,6 @@ def _start_worker(placement: Placement, worker_id: int) -> None:
 
 
 def _end_with_parent() -> None:
-    """End this worker when the main process ends."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         wait([parent.sentinel])

@@ -258,5 +258,5 @@ def test_what_demands_exactness_is_refused(server, tmp_path):
         compose([*typed(server, tmp_path), "dataset.shuffle_window=9", "dataset.lanes=2"])
     with pytest.raises(ConfigError, match=r"dataset\.val_path: 'other'"):
         compose(typed(server, tmp_path, "dataset.val_path=other"))
-    with pytest.raises(ValueError, match="read once and by one reader, and 2 ranks"):
+    with pytest.raises(ValueError, match=r"dataset: .*2 ranks"):
         build_loader(compose(typed(server, tmp_path)), "train", rank=0, world_size=2)

@@ -144,12 +144,12 @@ def test_what_keeps_pixels_gives_the_batches_of_the_files(
 
 
 @pytest.mark.parametrize("split", ["train", "val"])
-def test_overviews_are_for_decoding_at_a_scale_in_any_engine(tmp_path, split):
+def test_tiled_images_decode_at_a_scale_in_any_engine(tmp_path, split):
     (tmp_path / "photographs/cat").mkdir(parents=True)
     for number in range(12):
         image = scene(200 + number, 260, number)[..., ::-1]
         cv2.imwrite(str(tmp_path / f"photographs/cat/{number}.jpg"), image)
-    options = "tiled=true", "overviews=true", "quality=98"
+    options = "tiled=true", "quality=98"
     lmdb = packed(tmp_path / "photographs", tmp_path / "packed", *options)
     exact = batches(*lmdb, split=split)
     scaled = [*lmdb, "dataset/decode=scaled"]
@@ -163,7 +163,6 @@ def test_overviews_are_for_decoding_at_a_scale_in_any_engine(tmp_path, split):
 
 REFUSALS = [
     (["max_side=9", "short_side=9"], "max_side and short_side both say the size"),
-    (["overviews=true"], "only tiled files carry them"),
     (["tiled=lossless"], "pack.tiled: 'lossless' given"),
     (["raw=1", "quality=90"], "pack.quality has no use"),
     (["raw=1", "tiled=true"], "pack.tiled has no use"),

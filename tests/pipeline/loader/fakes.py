@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from penstock.core.contracts import CollateCapabilities, Dataset, Index, StreamDataset
+from penstock.core.contracts import CollateCapabilities, Dataset, Index, Storage, StreamDataset
 from penstock.core.rng import KeyedRng, Stream
 from penstock.core.sample import BadSample, Batch, Keys, Sample
 from penstock.pipeline.loader.contract import Delivery
@@ -195,13 +195,15 @@ class Nothing:
         return [Delivery(task.number, {}) for task in tasks]
 
 
-class Bare:
+class Bare(Storage):
     """A storage without columns."""
 
     def __init__(self, storage: Any) -> None:
         self.index = storage.index
-        self.read = storage.read
-        self.fingerprint = storage.fingerprint
+        self._storage = storage
 
-    def __len__(self) -> int:
-        return len(self.index)
+    def read(self, indices: Any) -> Any:
+        return self._storage.read(indices)
+
+    def fingerprint(self) -> str:
+        return self._storage.fingerprint()

@@ -9,8 +9,8 @@ import torch
 
 from penstock.core.contracts import CollateCapabilities
 from penstock.core.sample import BadSample, Sample
-from penstock.pipeline.accelerator import Accelerator
 from penstock.pipeline.collating import from_rows
+from penstock.pipeline.loader.device.accelerator import Accelerator
 from tests.pipeline.loader.fakes import Collated, FakeDataset
 
 

@@ -137,5 +137,5 @@ def test_no_data_makes_no_batches():
 
 
 def test_batches_of_any_size_keep_no_groups_together():
-    with pytest.raises(ValueError, match=r"groups of 2 positions are to stay together.*random"):
+    with pytest.raises(ValueError, match=r"groups of 2 positions.*sampler=random"):
         BatchPlan(10, 4, group=2, cuts=lambda epoch: np.array([0, 3, 10]))

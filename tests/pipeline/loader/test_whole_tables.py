@@ -255,10 +255,10 @@ def test_columns_of_a_csv_are_kept_for_all_processes(tmp_path, monkeypatch, deco
 
 def test_tables_with_images_or_lists_are_read_row_by_row(tmp_path):
     (tmp_path / "t.csv").write_text("image,x\na.jpg,1\n")
-    assert CsvStorage(str(tmp_path / "t.csv")).fields == ()
+    assert CsvStorage(str(tmp_path / "t.csv")).column_fields == ()
     pq.write_table(pa.table({"x": [1.0] * 4, "list": [[1, 2]] * 4}), tmp_path / "t.parquet")
     lists = ParquetStorage(str(tmp_path / "t.parquet"))
-    assert lists.fields == () and lists.take(np.zeros(0, np.int64), ["x", "list"]) is None
+    assert lists.column_fields == () and lists.take(np.zeros(0, np.int64), ["x", "list"]) is None
     assert lists.take(np.zeros(0, np.int64), ["list"]) is None
     assert lists.take(np.arange(4), ["x"])["x"].tolist() == [1.0] * 4
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipeline.loader.device_queue import DeviceQueue
+from penstock.pipeline.loader.device.queue import DeviceQueue
 from penstock.pipeline.schedulers.warmup import Warmup
 from penstock.pipeline.training import recorder as recorder_module
 from penstock.pipeline.training.checkpoint import RunState, random_states, restore_random_states

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.pipeline.loader.device_queue import DeviceQueue
+from penstock.pipeline.loader.device.queue import DeviceQueue
 from penstock.pipeline.loader.stats import LoaderStats
 from penstock.pipeline.training.report import Meter, _size
 from tests.deferred import Deferred

@@ -116,7 +116,7 @@ def test_after_places_a_step_and_null_removes_one():
 
 
 def test_after_must_name_a_step():
-    with pytest.raises(ValueError, match="'x': _after_ names 'resize', which is no step; steps: x"):
+    with pytest.raises(ValueError, match=r"'x': _after_='resize', .* x$"):
         ordered_steps({"x": node(1, "resize")})
     with pytest.raises(ValueError, match="wait for one another by _after_: x, y"):
         ordered_steps({"a": node(1), "x": node(1, "y"), "y": node(1, "x")})

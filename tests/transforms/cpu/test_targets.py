@@ -91,7 +91,7 @@ def test_several_objects_swap_each_their_own():
     ]
     plain = build_stack(flip, build_step=build)(sample(keypoints=two), rng(0))["keypoints"]
     assert (points == plain[[2, 1, 0, 5, 4, 3]]).all()
-    with pytest.raises(ValueError, match="has 4 keypoints, which are no multiple of"):
+    with pytest.raises(ValueError, match=r"has 4 keypoints, .*per_object=3"):
         build_stack(flip, build_step=build, keypoints=settings)(sample(keypoints=two[:4]), rng(0))
     empty = build_stack(flip, build_step=build, keypoints=settings)(
         sample(keypoints=two[:0]), rng(0)

@@ -11,6 +11,7 @@ import cv2
 import numpy as np
 import pytest
 
+from penstock import compose
 from penstock.core.rng import KeyedRng
 from penstock.core.sample import PendingImage, Record, RecordError, Sample
 from penstock.transforms.cpu.crops import BoxSafeCrop, RandomResizedCrop
@@ -283,12 +284,10 @@ def test_only_the_crop_is_decoded():
     assert 0 <= left <= 100 and 0 <= top <= 50 and 120 <= right <= 300 and 70 <= bottom <= 200
 
 
-@pytest.mark.parametrize("overviews", [False, True])
-def test_a_scaled_decoder_gives_the_pixels_of_its_smaller_image(overviews):
+def test_a_scaled_decoder_gives_the_pixels_of_its_smaller_image():
     nodes = [SHORT, step("center_crop", size=56)]
     for height, width in [(301, 401), (520, 700), (400, 260), (130, 900)]:
-        # Grey, since JPEG halves colours once more in an overview.
-        data = write_tiled(scene(height, width)[..., :1], quality=95, overviews=overviews)
+        data = write_tiled(scene(height, width), quality=95)
         pending = ScaledDecoder().defer(record(data))["image"]
         scale = 64 / min(height, width)
         rows, columns = round(height * scale), round(width * scale)
@@ -388,15 +387,17 @@ def test_limits_apply_to_the_result_of_a_window():
     assert kept == [[0, 1], [1], [0], [0, 1]]
 
 
-def test_only_a_mirror_swaps_keypoints():
+def test_a_mirror_moves_boxes_and_swaps_keypoints():
     settings = KeypointSettings(swaps=[[0, 1]])
     given = {
         "image": np.zeros((4, 10, 3), np.uint8),
         "keypoints": np.array([[2, 1, 2], [7, 1, 1]], np.float32),
+        "boxes": np.array([[1, 0, 4, 2]], np.float32),
     }
     flip = step("horizontal_flip", p=1.0)
     once = stack(flip, keypoints=settings)(given, KeyedRng().at(0, 0, 0))
     assert once["keypoints"].tolist() == [[2, 1, 1], [7, 1, 2]]
+    assert once["boxes"].tolist() == [[6, 0, 9, 2]]
     twice = stack(flip, flip, keypoints=settings)(given, KeyedRng().at(0, 0, 0))
     assert twice["keypoints"].tolist() == given["keypoints"].tolist()
 
@@ -428,14 +429,8 @@ def test_images_that_no_step_can_take():
 @pytest.mark.parametrize(
     ("node", "key"),
     [
-        (step("random_resized_crop", size=[8, 8, 3]), "size"),
-        (step("random_resized_crop", size=[8, 0]), "size"),
         (step("random_resized_crop", size=8, scale=[0.5, 0.1]), "scale"),
-        (step("random_resized_crop", size=8, scale=[0.5, 1.1]), "scale"),
-        (step("random_resized_crop", size=8, scale=[0.0, 1.0]), "scale"),
-        (step("random_resized_crop", size=8, ratio=[0.5]), "ratio"),
-        (step("random_resized_crop", size=8, ratio=[-1, 2]), "ratio"),
-        (step("center_crop", size=0), "size"),
+        (step("random_resized_crop", size=8, ratio=[2, 1]), "ratio"),
         (step("resize"), "no size"),
         (step("resize", size=8, short_side=9), "short_side"),
         (step("color_jitter", brightness=-0.1), "brightness"),
@@ -447,6 +442,27 @@ def test_images_that_no_step_can_take():
 def test_wrong_arguments_name_their_key(node, key):
     with pytest.raises(ValueError, match=key):
         stack(node)
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("train.crop.size", "[8,8,3]"),
+        ("train.crop.size", "[8,0]"),
+        ("train.crop.scale", "[0.5,1.1]"),
+        ("train.crop.scale", "[0.0,1.0]"),
+        ("train.crop.ratio", "[0.5]"),
+        ("train.crop.ratio", "[-1,2]"),
+        ("train.crop.interpolation", "lanczos"),
+        ("eval.crop.size", "0"),
+        ("eval.crop.fill", "-1"),
+        ("eval.resize.short_side", "0"),
+        ("train.flip.p", "1.1"),
+    ],
+)
+def test_values_of_another_kind_are_errors_of_the_config(key, value):
+    with pytest.raises(ValueError, match=f"augment.{key}"):
+        compose(["augment=imagenet", f"augment.{key}={value}"])
 
 
 def test_resize_keeps_the_ratio_of_a_side():

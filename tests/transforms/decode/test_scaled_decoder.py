@@ -19,7 +19,7 @@ from tests.transforms.decode.test_region import boxes
 
 pytestmark = pytest.mark.usefixtures("part_of_a_jpeg")
 EXACT = ImageDecoder()
-WITH_OVERVIEWS = write_tiled(scene(520, 700), quality=90, overviews=True)
+TILED = write_tiled(scene(520, 700), quality=90)
 
 
 def defer(data: bytes, **options: str) -> PendingImage:
@@ -29,7 +29,7 @@ def defer(data: bytes, **options: str) -> PendingImage:
 
 
 def test_contract():
-    files = [*JPEGS.values(), *OTHERS.values(), turned(40, 50, 6), WITH_OVERVIEWS, scene(9, 7)]
+    files = [*JPEGS.values(), *OTHERS.values(), turned(40, 50, 6), TILED, scene(9, 7)]
     good = [Record(i, f"{i}", {"image": data, "label": 3}) for i, data in enumerate(files)]
     cut = [files[0][:-300], b"", b"text", OTHERS["PNG RGB"][:-30], np.zeros((3, 4)), {}]
     bad = [Record(0, "a", {"image": data}) for data in cut[:-1]] + [Record(0, "a", {})]
@@ -118,46 +118,12 @@ def test_orientations_are_applied_to_the_smaller_image():
         assert ignored.shape == (160, 240, 3)
 
 
-@pytest.mark.parametrize("mode", ["RGB", "L", "RGBA"])
-def test_overviews_are_taken_where_there_are_some(mode):
-    header = read_header(WITH_OVERVIEWS)
-    assert [(o[0]) for o in header.overviews] == [2, 4, 8]
-    decoder = ImageDecoder(mode=mode)
-    plain = write_tiled(scene(520, 700), quality=90)
-    assert np.array_equal(decoder.decode(WITH_OVERVIEWS), decoder.decode(plain))
-    pending = defer(WITH_OVERVIEWS, mode=mode)
-    for factor, offset, size_bytes in header.overviews:
-        overview = decoder.decode(WITH_OVERVIEWS[offset : offset + size_bytes])
-        size = -(-520 // factor), -(-700 // factor)
-        edges = ((0, size[0] * factor - 520), (0, size[1] * factor - 700), (0, 0))
-        padded = np.pad(scene(520, 700), edges, mode="edge")
-        shrunk = cv2.resize(padded, size[::-1], interpolation=cv2.INTER_AREA)
-        again = write_tiled(shrunk, quality=90)
-        assert np.array_equal(overview, decoder.decode(again))
-        for box in boxes(520, 700, 20):
-            if min(box[2] - box[0], box[3] - box[1]) < 10 * factor:
-                continue
-            least = (box[3] - box[1]) // factor, (box[2] - box[0]) // factor
-            pixels, inside = pending.crop(box, least)
-            near = smaller_box(box, factor)
-            part = pixels[inside[1] : inside[3], inside[0] : inside[2]]
-            assert np.array_equal(part, overview[near[1] : near[3], near[0] : near[2]])
-
-
-def test_small_images_have_no_overviews_and_others_read_the_file():
-    assert read_header(write_tiled(scene(60, 500), quality=90, overviews=True)).overviews == ()
-    some = read_header(write_tiled(scene(150, 500), quality=90, overviews=True)).overviews
-    assert [factor for factor, _, _ in some] == [2]
-    image = cv2.imdecode(np.frombuffer(WITH_OVERVIEWS, np.uint8), cv2.IMREAD_COLOR)
-    assert np.array_equal(image[:, :700, ::-1], EXACT.decode(WITH_OVERVIEWS))
-
-
 def test_every_truncated_file_raises():
-    for length in np.linspace(300, len(WITH_OVERVIEWS) - 1, 60).astype(int).tolist():
+    for length in np.linspace(300, len(TILED) - 1, 60).astype(int).tolist():
         with pytest.raises(ValueError):
-            EXACT.decode(WITH_OVERVIEWS[:length])
+            EXACT.decode(TILED[:length])
         with pytest.raises(ValueError):
-            defer(WITH_OVERVIEWS[:length])
+            defer(TILED[:length]).whole()
     plain = photograph(120, 130)
     start = read_header(plain).scan.data_at
     for length in np.linspace(start + 1, len(plain) - 2, 30).astype(int).tolist():
@@ -180,12 +146,3 @@ def test_damage_that_the_whole_image_shows_is_damage_at_a_scale():
                 with pytest.raises(RecordError):
                     defer(damaged).crop((0, 0, 192, 160), (40, 48))
     assert found > 20
-
-
-def test_a_damaged_table_of_overviews_is_damage():
-    table = WITH_OVERVIEWS.find(b"Penstock overviews")
-    for at in range(table + 19, table + 45, 3):
-        damaged = bytearray(WITH_OVERVIEWS)
-        damaged[at] ^= 16
-        with pytest.raises(ValueError, match="table of overviews"):
-            EXACT.decode(bytes(damaged))

@@ -18,7 +18,14 @@ from tests.transforms.device.drawn_rows import (
     step,
 )
 
-LAYOUTS = {"bytes": lambda given: given, "floats": as_floats}
+LAYOUTS = {
+    "bytes": lambda given: given,
+    "floats": as_floats,
+    "contiguous floats": lambda given: {
+        **as_floats(given),
+        "image": as_floats(given)["image"].contiguous(),
+    },
+}
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -105,15 +112,29 @@ def test_bytes_and_floats_get_the_same(name):
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("name", STEPS)
 def test_the_arithmetic_for_devices_gives_the_same(name, layout):
-    options = {"value": 0.4} if layout == "floats" and name == "random_erasing" else {}
+    options = {"value": 0.4} if layout != "bytes" and name == "random_erasing" else {}
     given = LAYOUTS[layout](batch())
+    before = given["image"].clone()
     here, there = step(name, **options)(given), by_tensors(step(name, **options))(given)
     away = (here["image"].float() - there["image"].float()).abs()
-    scale = 255 if layout == "floats" else 1
+    scale = 1 if layout == "bytes" else 255
     # OpenCV interpolates bytes with weights of 11 bits.
     assert (away * scale).max() <= 1.01 and (away * scale).mean() < 0.15
     rest = [{**result, "image": None} for result in (here, there)]
     assert same(*rest)
+    assert torch.equal(given["image"], before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("name", STEPS)
+def test_floats_of_other_widths_get_the_same(name, dtype):
+    options = {"value": 0.0} if name == "random_erasing" else {}
+    given = as_floats(batch())
+    result = step(name, **options)({**given, "image": given["image"].to(dtype)})["image"]
+    expected = step(name, **options)(given)["image"]
+    assert result.dtype == dtype
+    away = (result.float() - expected).abs()
+    assert away.mean() < 0.02 and (dtype is not torch.float64 or away.max() < 1e-5)
 
 
 @pytest.mark.gpu
@@ -124,7 +145,7 @@ def test_a_device_gives_what_the_cpu_gives(name, layout):
     there = {key: value.cuda() if hasattr(value, "cuda") else value for key, value in given.items()}
     here, result = step(name)(given), step(name)(there)
     away = (here["image"].float() - result["image"].cpu().float()).abs()
-    scale = 255 if layout == "floats" else 1
+    scale = 1 if layout == "bytes" else 255
     assert (away * scale).max() <= 1.01 and (away * scale).mean() < 0.15
     if "label_weight" in here:
         assert torch.allclose(here["label_weight"], result["label_weight"].cpu())

@@ -11,6 +11,9 @@ from penstock.pipeline.build import build_device_transforms
 from penstock.pipeline.config.compose import compose
 from penstock.pipeline.config.errors import ConfigError
 from penstock.pipeline.config.schema import refuse_library_mistakes
+from penstock.transforms.device.random_erasing import RandomErasing
+from penstock.transforms.device.random_resized_crop import RandomResizedCrop
+from penstock.transforms.device.steps import apply_steps, host_draws
 from tests.transforms.device.drawn_rows import as_floats, batch, part, same
 
 augmentation = pytest.importorskip("kornia.augmentation")
@@ -76,6 +79,35 @@ def test_masks_go_along_and_floats_stay_floats():
     assert torch.equal(result["mask"], given["mask"].flip(2))
     floats = as_floats(batch())
     assert torch.equal(of(flip)(floats)["image"], floats["image"].flip(3))
+
+
+def test_steps_before_and_behind_may_resize():
+    given = batch()
+    sized = {"seed": 7, "split": "train"}
+    steps = [
+        RandomResizedCrop(size=[20, 16], step="crop", **sized),
+        of(augmentation.RandomCrop((12, 8))),
+        RandomErasing(p=1.0, step="erase", **sized),
+    ]
+    expected = given
+    for step in steps:
+        expected = step(expected)
+    for image in (given["image"], list(given["image"])):
+        host = {**given, "image": image}
+        draws = host_draws(steps, host)
+        assert (draws[2]["windows"][:, :2] + draws[2]["windows"][:, 2:] <= [12, 8]).all()
+        result = apply_steps(steps, host, draws)["image"]
+        assert result.shape[1:3] == (12, 8) and torch.equal(result, expected["image"])
+
+
+def test_arrays_stay_arrays():
+    given = {**batch(), "mask": batch()["image"][..., 0] // 64}
+    arrays = {name: value.numpy() if name != "key" else value for name, value in given.items()}
+    turned = of(augmentation.RandomAffine(30.0, p=1.0))
+    result, expected = turned(arrays), turned(given)
+    for name in ("image", "mask"):
+        assert type(result[name]) is np.ndarray
+        assert np.array_equal(result[name], expected[name].numpy())
 
 
 def test_evaluation_and_no_augmentation_change_nothing():

@@ -18,6 +18,7 @@ from tests.transforms.device.drawn_rows import STEPS, as_floats, batch, same, st
 from tests.transforms.device.test_random_crop import batch as small_batch
 from tests.transforms.device.test_random_crop import crop
 from tests.transforms.device.test_random_flip import flip
+from tests.waits import on_meta
 
 TRAIN = {"seed": 7, "split": "train"}
 
@@ -94,6 +95,15 @@ def test_draws_are_small_arrays_by_position(name):
     [again] = host_draws(steps, as_arrays(batch(64, 40, 40)))
     assert draws.keys() == again.keys()
     assert all(np.array_equal(draws[key], again[key]) for key in draws)
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_pixels_and_labels_stay_on_their_device(name):
+    given = batch()
+    host = {**given, "image": on_meta(given["image"]), "label": on_meta(given["label"])}
+    [expected], [draws] = (host_draws([step(name)], each) for each in (given, host))
+    assert expected.keys() == draws.keys()
+    assert all(np.array_equal(expected[key], draws[key]) for key in draws)
 
 
 def test_windows_fit_the_sizes_that_earlier_steps_leave():

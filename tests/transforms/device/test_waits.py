@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.utils._pytree import tree_map
 
 from penstock.transforms.device.normalize import Normalize, to_float
 from penstock.transforms.device.random_crop import RandomCrop
@@ -59,13 +60,46 @@ def test_no_step_waits_for_its_device(name, layout):
     assert one.is_meta
 
 
-def test_a_whole_stack_does_not_wait():
+@pytest.mark.parametrize("name", [*STEPS, *MOVERS])
+def test_a_direct_call_waits_for_copies_of_small_fields_alone(name):
+    given = batch()
+    if name == "random_resized_crop":
+        boxes = torch.tensor([[0.0, 0, 9, 9]] * 32).split(1)
+        given |= {"boxes": [*boxes], "keypoints": torch.ones(32, 2, 3)}
+    with waits() as found:
+        result = named(name)(on_meta(given))
+    assert {kind for kind, _ in found} == {"copy"}
+    moved = [result[field] for field in ("image", "label", "keypoints") if field in result]
+    assert all(one.is_meta for one in [*moved, *result.get("boxes", [])])
+
+
+def whole_stack():
     steps = [named(name) for name in ("random_resized_crop", "random_flip", "color_jitter")]
     steps += [step("mixup", p=0.5, called="mixup"), step("cutmix"), Normalize()]
-    steps += [step("random_erasing", called="erase")]
-    found, result = seen(steps, {**batch(), "labels": torch.rand(32, 5)})
+    return [*steps, step("random_erasing", called="erase")]
+
+
+def test_a_whole_stack_does_not_wait():
+    found, result = seen(whole_stack(), {**batch(), "labels": torch.rand(32, 5)})
     assert not found and result["image"].shape == (32, 3, 9, 7)
     assert not seen([to_float, step("random_erasing", value=0)], batch())[0]
+
+
+@pytest.mark.gpu
+def test_a_card_reports_no_wait():
+    host = {**batch(), "labels": torch.rand(32, 5)}
+    draws = host_draws(whole_stack(), host)
+    there, on_card = (
+        tree_map(lambda one: one.cuda() if isinstance(one, torch.Tensor) else one, value)
+        for value in (host, tree_map(torch.from_numpy, draws))
+    )
+    steps = whole_stack()
+    apply_steps(steps, there, on_card)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        apply_steps(steps, there, on_card)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 WAITING = {

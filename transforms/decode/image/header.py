@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from penstock.core.sample import RecordError
 from penstock.transforms.decode.image.jpeg_tiles import (
     TILES_MARKER,
-    Overview,
     TileTable,
-    read_overviews,
     read_table,
 )
 
@@ -55,7 +53,6 @@ class Header(NamedTuple):
         components: Values per pixel of a JPEG as stored.
         padding: Columns on the right of a JPEG's stored pixels that are not part of the image.
         scan: Layout of a JPEG of which parts can be decoded, else None.
-        overviews: Smaller copies in a JPEG: factor, offset and length in bytes of each.
     """
 
     format: str
@@ -66,7 +63,6 @@ class Header(NamedTuple):
     components: int = 0
     padding: int = 0
     scan: JpegScan | None = None
-    overviews: tuple[tuple[int, int, int], ...] = ()
 
 
 _ORIENTATION = 0x0112
@@ -114,7 +110,6 @@ class _Found:
     orientation: int | None = None
     restart_interval: int = 0
     table: TileTable | None = None
-    overviews: tuple[Overview, ...] = ()
 
 
 def read_jpeg_header(data: bytes) -> Header:
@@ -152,8 +147,6 @@ def read_jpeg_header(data: bytes) -> Header:
             raise RecordError("damaged JPEG: its table of tiles is that of another image")
         padding = width - found.table.width
         width = found.table.width
-    if any(offset + size_bytes > size for _, offset, size_bytes in found.overviews):
-        raise RecordError("truncated JPEG: it ends before its overviews do")
     return Header(
         "JPEG",
         width,
@@ -162,7 +155,6 @@ def read_jpeg_header(data: bytes) -> Header:
         components=components,
         padding=padding,
         scan=_read_scan(found, data, at, at + 2 + length),
-        overviews=found.overviews,
     )
 
 
@@ -180,7 +172,6 @@ def _read_segment(found: _Found, data: bytes, marker: int, at: int, length: int)
         (found.restart_interval,) = struct.unpack_from(">H", data, body)
     elif marker == TILES_MARKER:
         found.table = found.table or read_table(data[body : at + 2 + length])
-        found.overviews = found.overviews or read_overviews(data[body : at + 2 + length]) or ()
 
 
 def _read_scan(found: _Found, data: bytes, scan_at: int, data_at: int) -> JpegScan | None:

@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.sample import Box, Part, RecordError, smaller_box
+from penstock.core.sample import Box, Part, RecordError
 from penstock.core.user_errors import is_trouble
-from penstock.transforms.decode.image.header import Header, JpegScan, read_jpeg_header
+from penstock.transforms.decode.image.header import Header, JpegScan
 from penstock.transforms.decode.image.jpeg_tiles import find_ends
 from penstock.transforms.decode.image.pillow import decode_picture, open_header
 from penstock.transforms.decode.image.pixels import CHANNELS, convert
@@ -44,8 +44,8 @@ def decode_part(
 ) -> Part:
     """Decode a box or everything, with both sides divided by a factor, rounded up.
 
-    The pixels come from an overview of that factor, or from DCT scaling, which transforms only the
-    low frequencies (libjpeg's ``scale_denom``). If the decoder complains about a part, the whole
+    Smaller pixels come from DCT scaling, which transforms only the low frequencies (libjpeg's
+    ``scale_denom``). If the decoder complains about a part, the whole
     image is decoded and decides whether the file is damaged.
 
     Args:
@@ -61,9 +61,6 @@ def decode_part(
     Raises:
         RecordError: The file is damaged.
     """
-    if factor > 1 and (overview := _overview(data, header, factor)) is not None:
-        smaller = smaller_box(box, factor) if box is not None else None
-        return decode_part(overview, read_jpeg_header(overview), mode, smaller)
     if box is not None and header.scan is not None:
         if factor > 1:
             # Chroma is interpolated between smaller pixels, so the context grows by the factor.
@@ -77,19 +74,6 @@ def decode_part(
         if (part := _decode_around(data, header.scan, mode, box, factor)) is not None:
             return part
     return decode_whole(data, header, mode, factor=factor), 0, 0
-
-
-def _overview(data: bytes, header: Header, factor: int) -> bytes | None:
-    """Return the smaller copy of a factor behind the image, if there is one."""
-    for its_factor, offset, size_bytes in header.overviews:
-        if its_factor == factor:
-            overview = data[offset : offset + size_bytes]
-            its_header = read_jpeg_header(overview)
-            size = -(-header.width // factor), -(-header.height // factor)
-            if (its_header.width, its_header.height) != size:
-                raise RecordError("damaged JPEG: its overviews are those of another image")
-            return overview
-    return None
 
 
 def _decode_around(data: bytes, scan: JpegScan, mode: str, box: Box, factor: int) -> Part | None:
@@ -178,7 +162,7 @@ def _decode_unusual(data: bytes, mode: str) -> Image:
     """
     end = data.rfind(_END_OF_IMAGE)
     if end < 0:
-        raise RecordError("truncated JPEG: it has no end marker")
+        raise RecordError("truncated JPEG: the end marker is missing")
     image = decode_picture(open_header(data, "JPEG"), alpha=False)
     probe = data[:end] + b"\x55" * 256 + data[end:]
     if not np.array_equal(image, decode_picture(open_header(probe, "JPEG"), alpha=False)):

@@ -2,12 +2,8 @@
 
 A restart marker ends a byte and resets all prediction (ITU-T T.81, section F.1.1.5), so the data
 between two markers can be decoded alone. An application segment lists the lengths of the tiles
-and the width of the image, which is padded on the right to whole tiles.
-
-Overviews may follow the file: smaller copies of the image, each a JPEG. Decoding a large
-photograph for a small crop reads all its entropy data at any scale; a smaller copy has less.
-Another segment lists their offsets. Other readers ignore both segments: they show the padding and
-stop before the overviews.
+and the width of the image, which is padded on the right to whole tiles. Other readers ignore the
+segment and show the padding.
 """
 
 from __future__ import annotations
@@ -23,18 +19,11 @@ from penstock.core.sample import RecordError
 
 TILES_MARKER = 0xE9
 TILE_WIDTH = 64
-# Fast factors of libjpeg-turbo's DCT scaling, so that both ways give the same sizes.
-FACTORS = (2, 4, 8)
 _TILES = b"Penstock tiles\0"
-_OVERVIEWS = b"Penstock overviews\0"
 _VERSION = 1
 _FIXED = struct.Struct(">BHHH")
-_ENTRY = struct.Struct(">BII")
 _CHECKSUM = struct.Struct(">I")
 _MOST_LENGTHS = (0xFFFF - 2 - len(_TILES) - _FIXED.size - _CHECKSUM.size) // 2
-
-Overview = tuple[int, int, int]
-"""Factor by which both sides shrink (rounded up), offset in the file, length in bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +43,12 @@ class TileTable:
 
 def read_table(body: bytes) -> TileTable | None:
     """Read the table of tiles from a segment's body; return None for another segment."""
-    fields = _checked(body, _TILES, "tiles")
-    if fields is None:
+    if not body.startswith(_TILES):
         return None
+    end = len(body) - _CHECKSUM.size
+    if end < len(_TILES) or _CHECKSUM.unpack_from(body, end)[0] != zlib.crc32(body[:end]):
+        raise RecordError("damaged JPEG: the checksum of its table of tiles does not fit")
+    fields = body[len(_TILES) : end]
     version, width, height, count = _FIXED.unpack_from(fields)
     if version != _VERSION:
         raise RecordError(
@@ -65,63 +57,13 @@ def read_table(body: bytes) -> TileTable | None:
     return TileTable(width, height, fields[_FIXED.size :] if count else None)
 
 
-def read_overviews(body: bytes) -> tuple[Overview, ...] | None:
-    """Read the table of overviews from a segment's body, like `read_table`."""
-    fields = _checked(body, _OVERVIEWS, "overviews")
-    return None if fields is None else tuple(_ENTRY.iter_unpack(fields))
-
-
-def write_tiled(image: NDArray[np.uint8], *, quality: int, overviews: bool = False) -> bytes:
+def write_tiled(image: NDArray[np.uint8], *, quality: int) -> bytes:
     """Encode an image as JPEG in tiles of 64 columns and one row of units (4:2:0, or grey).
 
     Args:
         image: uint8 [H, W, 3], RGB, or [H, W, 1], grey.
         quality: libjpeg's quality, 1 .. 100.
-        overviews: Append tiled copies at 1/2, 1/4 and 1/8 of the size, down to 64 pixels a
-            side, for decoding at a scale.
     """
-    import cv2
-
-    data = _write_tiles(image, quality)
-    height, width, channels = image.shape
-    smaller = []
-    for factor in FACTORS if overviews else ():
-        size = -(-height // factor), -(-width // factor)
-        if min(size) >= TILE_WIDTH:
-            # Pad, so that each smaller pixel is the mean of equally many pixels.
-            padding = 0, size[0] * factor - height, 0, size[1] * factor - width
-            padded = cv2.copyMakeBorder(image, *padding, cv2.BORDER_REPLICATE)
-            small = cv2.resize(padded, size[::-1], interpolation=cv2.INTER_AREA)
-            smaller.append((factor, _write_tiles(small.reshape(*size, channels), quality)))
-    if not smaller:
-        return data
-    at = len(data) + len(_segment(_OVERVIEWS, bytes(_ENTRY.size * len(smaller))))
-    body = b""
-    for factor, overview in smaller:
-        body += _ENTRY.pack(factor, at, len(overview))
-        at += len(overview)
-    files = [overview for _, overview in smaller]
-    return b"".join([data[:2], _segment(_OVERVIEWS, body), data[2:], *files])
-
-
-def _segment(name: bytes, fields: bytes) -> bytes:
-    """Return an application segment: a name, the fields and a checksum."""
-    body = name + fields
-    body += _CHECKSUM.pack(zlib.crc32(body))
-    return struct.pack(">BBH", 0xFF, TILES_MARKER, len(body) + 2) + body
-
-
-def _checked(body: bytes, name: bytes, what: str) -> bytes | None:
-    """Return the fields in a body of `_segment`; None for another name."""
-    if not body.startswith(name):
-        return None
-    end = len(body) - _CHECKSUM.size
-    if end < len(name) or _CHECKSUM.unpack_from(body, end)[0] != zlib.crc32(body[:end]):
-        raise RecordError(f"damaged JPEG: the checksum of its table of {what} does not fit")
-    return body[len(name) : end]
-
-
-def _write_tiles(image: NDArray[np.uint8], quality: int) -> bytes:
     import cv2
 
     height, width, channels = image.shape
@@ -150,8 +92,11 @@ def _write_tiles(image: NDArray[np.uint8], quality: int) -> bytes:
 def _table(width: int, height: int, ends: NDArray[np.int64], data_at: int) -> bytes:
     lengths = np.diff(ends, prepend=data_at - 2) - 2
     fits = len(lengths) <= _MOST_LENGTHS and int(lengths.max()) <= 0xFFFF
-    body = _FIXED.pack(_VERSION, width, height, len(lengths) if fits else 0)
-    return _segment(_TILES, body + (lengths.astype(">u2").tobytes() if fits else b""))
+    body = _TILES + _FIXED.pack(_VERSION, width, height, len(lengths) if fits else 0)
+    if fits:
+        body += lengths.astype(">u2").tobytes()
+    body += _CHECKSUM.pack(zlib.crc32(body))
+    return struct.pack(">BBH", 0xFF, TILES_MARKER, len(body) + 2) + body
 
 
 def _data_offset(data: bytes) -> int:

@@ -169,7 +169,7 @@ def decode_box_masks(encoded: Any, shape: Sequence[int]) -> NDArray[np.uint8]:
         try:
             sides, runs = (*map(int, one.split(",", 2)[:2]),), one.split(",", 2)[2].encode()
         except (AttributeError, IndexError, ValueError):
-            raise RecordError("the mask of a box is no height,width,runs") from None
+            raise RecordError("the mask of a box is damaged: expected height,width,runs") from None
         if sides != (height, width):
             raise RecordError(
                 f"the mask of a box has {sides[1]}x{sides[0]} pixels, the image {width}x{height}"
@@ -196,6 +196,6 @@ def _fill_runs(mask: NDArray[np.uint8], counts: bytes) -> None:
             runs.append(value + (runs[-2] if len(runs) > 2 else 0))
             value = shift = 0
     if min(runs, default=0) < 0 or sum(runs) != mask.size:
-        raise RecordError("the mask of a box is damaged: its runs are not those of the image")
+        raise RecordError("the mask of a box is damaged: its runs do not cover the image")
     marks = np.arange(len(runs), dtype=np.uint8) & 1
     mask[:] = np.repeat(marks, runs).reshape(mask.shape[::-1]).T

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from penstock.pipeline.accelerator import PageLock
 from penstock.pipeline.loader import memory as memory_module
 from penstock.pipeline.loader.arena import Arena
 from penstock.pipeline.loader.contract import mapped
-from penstock.pipeline.loader.device_queue import DeviceQueue
+from penstock.pipeline.loader.device.accelerator import PageLock
+from penstock.pipeline.loader.device.queue import DeviceQueue
 from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader, the_pool
 from tests.pipeline.loader.staged import FakeAccelerator, RowsCollated, StagedFake
 

@@ -67,7 +67,7 @@ def test_a_quarantined_record_stays_out_of_the_run_and_of_its_checkpoints(caplog
 
 def test_a_record_that_wants_too_much_memory_is_not_quarantined():
     with make_loader(DeadlyDataset("memory"), sampler(), **PROCESSES) as loader:
-        with pytest.raises(WorkerError, match=r"MemoryError.*lower loader.num_workers"):
+        with pytest.raises(MemoryError, match=r"MemoryError.*lower loader.num_workers"):
             digests(loader)
         assert not loader.state_dict()["quarantined"]
 

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipeline.accelerator import PageLock
-from penstock.pipeline.loader import device_ring, memory
-from penstock.pipeline.loader.device_queue import DeviceQueue
-from penstock.pipeline.loader.device_ring import Ring
+from penstock.pipeline.loader import memory
+from penstock.pipeline.loader.device import ring as device_ring
+from penstock.pipeline.loader.device.accelerator import PageLock
+from penstock.pipeline.loader.device.queue import DeviceQueue
+from penstock.pipeline.loader.device.ring import Ring
 from tests.deferred import SPOILED, Deferred, Order
 from tests.pipeline.loader.fakes import FakeDataset, digest, make_loader
 from tests.pipeline.loader.staged import RowsCollated, StagedFake

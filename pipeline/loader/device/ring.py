@@ -11,8 +11,8 @@ from typing import Any
 import torch
 
 from penstock.core.sample import Batch
-from penstock.pipeline.accelerator import Accelerator, LockedMap, PageLock
 from penstock.pipeline.loader.contract import is_plain, mapped
+from penstock.pipeline.loader.device.accelerator import Accelerator, LockedMap, PageLock
 
 _ALIGNMENT = 64
 _SMALL_BYTES = 64 << 10
@@ -53,7 +53,7 @@ class Ring:
 
     Args:
         accelerator: The device.
-        lock: Finds the page-locked memory of a batch.
+        lock: The page-locked memory of batches.
         depth: Number of buffers.
         ended: Called with the seconds of each copy that has ended, by the device's clock.
     """
