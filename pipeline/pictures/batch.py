@@ -11,8 +11,8 @@ import torch
 from penstock.core.contracts import BatchTransform
 from penstock.core.sample import Batch, Sample
 from penstock.datasets.mix import SOURCE
+from penstock.pipeline.learning.inputs import describe_inputs
 from penstock.pipeline.loader.contract import mapped
-from penstock.pipeline.loader.device.inputs import describe_inputs
 from penstock.pipeline.pictures.fields import Classes
 from penstock.pipeline.pictures.page import Picture, draw_sheet
 from penstock.pipeline.pictures.picture import PointNames, Row, draw_cell

@@ -16,8 +16,8 @@ from torch.nn.utils import clip_grad_norm_, get_total_norm
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from penstock.core.sample import Batch
+from penstock.pipeline.learning.inputs import describe_inputs
 from penstock.pipeline.learning.losses import total_loss
-from penstock.pipeline.loader.device.inputs import describe_inputs
 from penstock.pipeline.schedulers.units import better
 from penstock.pipeline.training.checkpoint import RunState
 from penstock.pipeline.training.distributed.strategy import Strategy

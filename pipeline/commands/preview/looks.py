@@ -23,8 +23,8 @@ from penstock.core.contracts import (
 from penstock.core.sample import CUT_TOKENS, BadSample, Batch, Sample
 from penstock.pipeline.build import build_dataset, build_device_transforms
 from penstock.pipeline.instantiate import build
+from penstock.pipeline.learning.inputs import describe_inputs
 from penstock.pipeline.loader.contract import mapped, to_tensor
-from penstock.pipeline.loader.device.inputs import describe_inputs
 from penstock.pipeline.loader.digest import batch_digest
 from penstock.pipeline.pictures.batch import as_bytes, filled, is_float, level_of, rows_of
 

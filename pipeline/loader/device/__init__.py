@@ -1,1 +1,1 @@
-"""The way to an accelerator: copies beside its computing, from page-locked memory."""
+"""The way to the device: page-locked memory, a ring of buffers, and the queue that feeds it."""

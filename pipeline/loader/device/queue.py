@@ -13,7 +13,6 @@ from penstock.core.contracts import BatchTransform
 from penstock.core.sample import Batch
 from penstock.pipeline.loader.contract import mapped, to_tensor
 from penstock.pipeline.loader.device.accelerator import Accelerator, PageLock
-from penstock.pipeline.loader.device.inputs import sizes_of
 from penstock.pipeline.loader.device.ring import Ring, Slot
 from penstock.pipeline.loader.loader import Loader
 from penstock.pipeline.loader.stats import LoaderStats
@@ -125,7 +124,7 @@ class DeviceQueue:
     def _changed(self, drawn: _Drawn) -> Batch:
         batch = apply_steps(self.transforms, *drawn)
         if len(self._image_sizes) < 2:
-            self._image_sizes |= sizes_of(batch)
+            self._image_sizes |= _sizes_of(batch)
         return batch
 
     def _directly(self, batches: Iterator[Batch]) -> Iterator[Batch]:
@@ -177,3 +176,19 @@ def _count_valid(batch: Batch) -> int:
         # NumPy keeps the interpreter's lock for that; torch gives it up, and waits to get it back.
         return int(np.count_nonzero(valid.numpy()))
     return next((len(value) for value in batch.values() if isinstance(value, Sized)), 0)
+
+
+def _sizes_of(batch: Batch) -> set[tuple[int, int]]:
+    """Return the heights and widths of the images of a batch; none if they are padded."""
+    images = batch.get("image")
+    if isinstance(images, torch.Tensor):
+        images = [] if images.is_nested or images.ndim < 4 else [*images[:1]]
+    if not isinstance(images, list) or "image_lengths" in batch:
+        return set()
+    sizes = set()
+    for image in images:
+        if isinstance(image, torch.Tensor) and image.ndim > 2:
+            last = image.shape[-1] in (1, 3, 4)
+            high, wide = image.shape[-3:-1] if last else image.shape[-2:]
+            sizes.add((high, wide))
+    return sizes

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipeline.loader.device import memory
+from penstock.pipeline.loader import memory
 from penstock.pipeline.loader.device import ring as device_ring
 from penstock.pipeline.loader.device.accelerator import PageLock
 from penstock.pipeline.loader.device.queue import DeviceQueue

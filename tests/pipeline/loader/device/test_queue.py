@@ -6,8 +6,8 @@ from itertools import islice
 import pytest
 import torch
 
+from penstock.pipeline.learning.inputs import describe_inputs
 from penstock.pipeline.loader.device import ring as device_ring
-from penstock.pipeline.loader.device.inputs import describe_inputs
 from penstock.pipeline.loader.device.queue import DeviceQueue
 from penstock.pipeline.loader.stats import LoaderStats
 from penstock.transforms.device.normalize import Normalize

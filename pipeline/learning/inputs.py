@@ -1,4 +1,4 @@
-"""Describe what a model gets: the fields of a batch, and the sizes of its images."""
+"""Describe the fields of a batch as a model gets them."""
 
 from __future__ import annotations
 
@@ -27,19 +27,3 @@ def describe_inputs(batch: Batch) -> str:
         low, high = rows.min().item(), rows.max().item()
         told.append(f"{name} {kind} [{', '.join(shape)}]{order}, {low:.3g} to {high:.3g}")
     return "; ".join(told[:4]) or "nothing but labels"
-
-
-def sizes_of(batch: Batch) -> set[tuple[int, int]]:
-    """Return the heights and widths of the images of a batch; none if they are padded."""
-    images = batch.get("image")
-    if isinstance(images, torch.Tensor):
-        images = [] if images.is_nested or images.ndim < 4 else [*images[:1]]
-    if not isinstance(images, list) or "image_lengths" in batch:
-        return set()
-    sizes = set()
-    for image in images:
-        if isinstance(image, torch.Tensor) and image.ndim > 2:
-            last = image.shape[-1] in (1, 3, 4)
-            high, wide = image.shape[-3:-1] if last else image.shape[-2:]
-            sizes.add((high, wide))
-    return sizes
