@@ -255,6 +255,9 @@ class _Parser:
                 raise ValueError(f"types: no column {name!r}; columns: {known}")
         typed = {}
         for name, texts in columns.items():
+            if name == form.label_column and texts.null_count:
+                row = pc.is_null(texts).index(True).as_py()
+                self._refuse(name, row, "the label is missing ({}); fill it in, or remove the row")
             kind = "str" if name in (form.image_column, form.key_column) else types.get(name)
             typed[name] = self._typed(name, texts, kind)
             if name == form.label_column and not pa.types.is_integer(typed[name].type):

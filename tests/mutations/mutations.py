@@ -69,8 +69,8 @@ MUTATIONS = (
     ),
     Mutation(
         "records of several batches handed out in another order", PLAN,
-        "return np.split(records, np.cumsum([each.size for each in batches])[:-1])",
-        "return np.split(records[::-1], np.cumsum([each.size for each in batches])[:-1])",
+        "return np.split(records.astype(np.int64, copy=False),",
+        "return np.split(records[::-1].astype(np.int64),",
         _laws("ranks"),
     ),
     Mutation(
@@ -129,14 +129,13 @@ MUTATIONS = (
     ),
     Mutation(
         "an order of weights upside down", "pipeline/samplers/weighted.py",
-        "np.negative(keys, out=keys)",
-        "pass",
+        "keys[part] = -np.log(",
+        "keys[part] = np.log(",
         _laws("draws"),
     ),
     Mutation(
         "windows of shards all shuffled alike", "pipeline/samplers/shard_shuffle.py",
-        "order = permute(\n                np.arange(count), length=count, seed=self._seed, "
-        "epoch=epoch * (self._windows + 1)\n            )",
+        "order = permute(np.arange(count), length=count, seed=seed, epoch=epoch * (windows + 1))",
         "order = np.arange(count)",
         _laws("draws"),
     ),
