@@ -53,7 +53,11 @@ def resume(
     if any(key in CHECKPOINTS for key in keys):  # a trained model, maybe on other data
         data = [each for each in choices if each.group.startswith("dataset")]
         problems += [
-            Problem(each.group, "a tried run keeps all components but its data; leave it away")
+            Problem(
+                each.group,
+                f"{each.text!r} given, but a tried run keeps all components except "
+                "its data; leave it away",
+            )
             for each in choices
             if each not in data
         ]

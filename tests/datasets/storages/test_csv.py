@@ -184,7 +184,7 @@ FILES = {
     "bad_quote": (b'a,b\n"1"2,3\n', {}, "line 2: cannot be read as a CSV"),
     "latin": ("a\nü\n".encode("latin-1"), {}, "cannot be read as a CSV in UTF-8"),
     "binary": (b"\x00\xff\x00" * 50, {}, "cannot be read as a CSV in UTF-8"),
-    "label": (b"a,label\n1,x\n2,\n", {}, "line 3: column 'label' has no label"),
+    "label": (b"a,label\n1,x\n2,\n", {}, "line 3: the label is missing"),
     "labels": (b"a,label\n1,x\n", {"classes": ["y"]}, "class 'x' is not among the 1 classes"),
     "key": (b"image\na.jpg\nb.jpg\na.jpg\n", {}, "'a.jpg' stands twice, in the records 0 and 2"),
     "no_key": (b"k\na\nNA\n", {"key_column": "k"}, "line 3: column 'k' has no key"),
