@@ -152,7 +152,7 @@ class Watched(Storage):
 
 def test_types_that_torch_has_not(tmp_path):
     samples = [{"array": np.ones(3, np.longdouble), "key": str(i)} for i in range(2)]
-    with pytest.raises(ValueError, match="torch has no type for"):
+    with pytest.raises(ValueError, match=f"torch .*{np.dtype(np.longdouble)}"):
         stack.into(samples, allocate=lambda size_bytes: pytest.fail("asked for memory"))
     samples = [{"array": np.empty((0, 3)), "key": str(i)} for i in range(2)]
     assert stack.into(samples, allocate=lambda size_bytes: pytest.fail("asked for memory"))[
