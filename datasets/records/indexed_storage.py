@@ -85,13 +85,13 @@ class IndexedStorage(Storage):
 
     def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any] | None:
         """Return the memory of each record after reading, from the column ``size_bytes``."""
-        return (
-            self.index.values("size_bytes", indices) if "size_bytes" in self.index.columns else None
-        )
+        if "size_bytes" in self.index.columns:
+            return self.index.values("size_bytes", indices)
+        return None
 
     def record_bytes(self, indices: NDArray[np.int64]) -> NDArray[Any] | None:
         """Return the bytes that reading each record takes, integer [n]; None if unknown."""
-        return Storage.held_bytes(self, indices)
+        return IndexedStorage.held_bytes(self, indices)
 
     def mark(self) -> Any:
         """Return JSON values that change with the data; by default size and time of the file.

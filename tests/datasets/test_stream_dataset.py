@@ -233,7 +233,7 @@ def test_ranks_without_records_end_with_the_others_or_say_so():
         return make_loader(stream(sizes, bad=bad, **given), max_error_rate=1, **more)
 
     assert by_rank(partial(loader, [0, 0], split="val"), 2) == [[], []]
-    with pytest.raises(ValueError, match=r"of this rank have no record.*lower dataset\.readers"):
+    with pytest.raises(ValueError, match=r"of this rank lack records.*lower dataset\.readers"):
         by_rank(partial(loader, [9, 0]), 2)
     parts = by_rank(partial(loader, [3, 20], bad=("0-0",)), 2)
     assert [len(part) for part in parts] == [5, 5], "a bad first record fills no batch"
