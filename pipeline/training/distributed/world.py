@@ -7,7 +7,7 @@ import gc
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from torch import nn
 
 from penstock.core.user_errors import ExplainedError
 from penstock.pipeline.config.errors import leave_it_to_another
+from penstock.pipeline.training.distributed.watch import RankWatch
 
 T = TypeVar("T")
 _OTHERS_SPEAK_S = 3.0
@@ -48,12 +49,14 @@ class World:
         size: How many there are.
         device: Where it computes.
         store: The key-value store they share; None for a single process.
+        watch: Names ranks that are late; None for a single process.
     """
 
     rank: int
     size: int
     device: torch.device
     store: Any = field(default=None, repr=False)
+    watch: RankWatch | None = field(default=None, repr=False)
 
     @property
     def is_main(self) -> bool:
@@ -65,13 +68,15 @@ class World:
         if self.size == 1:
             return list(values)
         tensor = torch.tensor(values, dtype=torch.float64)
-        dist.all_reduce(tensor)
+        with self._watched():
+            dist.all_reduce(tensor)
         return tensor.tolist()
 
     def sum_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum a tensor over the ranks in place, on its device."""
         if self.size > 1:
-            dist.all_reduce(tensor)
+            with self._watched():
+                dist.all_reduce(tensor)
         return tensor
 
     def gather(self, value: Any) -> list[Any]:
@@ -79,7 +84,8 @@ class World:
         if self.size == 1:
             return [value]
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
+        with self._watched():
+            dist.all_gather_object(values, value)
         return values
 
     def on_main(self, function: Callable[[], T]) -> T:
@@ -97,10 +103,14 @@ class World:
                 answer[0] = function()
             except (ValueError, OSError, ExplainedError) as error:
                 answer[1] = str(error)
-        dist.broadcast_object_list(answer, src=0)
+        with self._watched():
+            dist.broadcast_object_list(answer, src=0)
         if answer[1] is not None:
             raise ValueError(answer[1])
         return answer[0]
+
+    def _watched(self) -> AbstractContextManager[None]:
+        return nullcontext() if self.watch is None else self.watch.collective()
 
     def take_buffers(self, model: nn.Module) -> None:
         """Give every rank rank 0's buffers, such as the running means of batch norm."""
@@ -151,14 +161,17 @@ def joined(device: str, timeout_s: float, *, grouped: bool = False) -> Iterator[
         world_size=size,
         timeout=timeout,
     )
-    world = World(rank, size, where, store)
+    watch = RankWatch(dist.PrefixStore("watch", store), rank, size)
+    world = World(rank, size, where, store, watch)
     try:
         yield world
     except Exception as error:
+        watch.close()
         told = _told_once(world, error)
         if told is error:
             raise
         raise told from error
+    watch.close()
     # Only after success: with a rank gone, taking the group down could wait for it.
     _leave()
 
