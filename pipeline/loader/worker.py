@@ -66,8 +66,14 @@ class Payload:
         from penstock.core.registry import modules
         from penstock.datasets.files.clients import get_retry_s
 
-        context = self._imports, modules(), get_retry_s()
-        return _unpickled, (*context, cloudpickle.dumps(self.value))
+        data, known = cloudpickle.dumps(self.value), modules()
+        for name, module in known.items():
+            if module == "__main__" and name.encode() in data:
+                raise ValueError(
+                    f"{name} is defined in the program itself, which workers do not run; move it "
+                    f"to a file and type imports=[my_components.py], or use loader=threads"
+                )
+        return _unpickled, (self._imports, known, get_retry_s(), data)
 
 
 def _unpickled(

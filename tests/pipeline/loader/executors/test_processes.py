@@ -265,3 +265,23 @@ def test_workers_are_replaced_after_the_last_batch_too():
         start = time.monotonic()
         assert digests(loader) == digests(make_loader(FakeDataset(N)), 2)[-8:]
         assert time.monotonic() - start < 60
+
+
+OWN_STEP = """
+from penstock import build_loader, compose, register
+
+@register("transform", "mine")
+def mine(sample, rng):
+    return sample
+
+given = ["dataset=image_folder", "transform=mine", "loader=processes", "loader.num_workers=1"]
+next(iter(build_loader(compose(given), split="train")))
+"""
+
+
+def test_a_component_of_the_program_itself_is_refused_in_one_line(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", OWN_STEP], cwd=tmp_path, capture_output=True, text=True, timeout=200
+    )
+    *_, said = done.stderr.splitlines()
+    assert done.returncode == 1 and "transform/mine" in said and "imports=[" in said
