@@ -63,12 +63,12 @@ def digests(texts, *, meanwhile=None):
 def test_batches_are_the_same_however_they_are_computed(server, kind):
     expected = digests([*data(server, kind), "loader=inline"])
     assert len(set(expected)) == len(expected) > 20
-    for name in WAYS if kind == "storage" else ("threads", "forkserver"):
+    for name in WAYS if kind == "storage" else ("threads", "processes"):
         assert digests([*data(server, kind), *WAYS[name]]) == expected, name
 
 
 @pytest.mark.parametrize("kind", ["storage", "source"])
-@pytest.mark.parametrize("way", ["threads", "forkserver"])
+@pytest.mark.parametrize("way", ["threads", "processes"])
 def test_connections_that_end_in_the_middle_of_an_epoch_change_nothing(server, kind, way):
     expected = digests([*data(server, kind), "loader=inline"])
     ended = []

@@ -161,7 +161,7 @@ class _Locked(FakeDataset):
 def test_what_cannot_be_sent_to_actors_is_told():
     with (
         make_loader(_Locked(N), **ACTORS) as loader,
-        pytest.raises(ValueError, match=r"cannot be sent to actors.*loader=threads"),
+        pytest.raises(ValueError, match=r"cannot be sent to processes.*loader.engine=threads"),
     ):
         digests(loader)
 
@@ -196,8 +196,8 @@ def _stored_mb():
 def test_actors_end_with_their_loader():
     with make_loader(FakeDataset(N), **ACTORS) as loader:
         digests(loader)
-        pids = the_pool(loader).pids
-        assert all(map(psutil.pid_exists, pids))
+        pids = [pid for pid in the_pool(loader).pids if pid is not None]  # of those that began
+        assert pids and all(map(psutil.pid_exists, pids))
     _wait(lambda: not any(map(psutil.pid_exists, pids)))
 
 
