@@ -52,7 +52,7 @@ def test_it_is_a_storage(storage, tmp_path, version):
     copy = shutil.copytree(folder, tmp_path / "b")
     check_storage(lambda: storage(folder), EXPECTED, make_copy=lambda: storage(str(copy)))
     made = storage(folder)
-    assert made.fields == ("image", "label", "depth")
+    assert made.column_fields == ("image", "label", "depth")
     assert made.shards().tolist() == [0, 4, 8, 12]
     assert storage(f"{folder}/images").column_fields == ("image",)
     assert storage(folder, fields={"pixels": "images"}).fields == ("pixels",)
