@@ -55,7 +55,7 @@ def test_it_is_a_storage(storage, tmp_path, version):
     assert made.column_fields == ("image", "label", "depth")
     assert made.shards().tolist() == [0, 4, 8, 12]
     assert storage(f"{folder}/images").column_fields == ("image",)
-    assert storage(folder, fields={"pixels": "images"}).fields == ("pixels",)
+    assert storage(folder, fields={"pixels": "images"}).column_fields == ("pixels",)
 
 
 @pytest.mark.ecosystem
