@@ -172,13 +172,13 @@ class CsvBoxes(KeyedTable):
         shares = bool((edges <= 1).all() and (edges % 1).any())
         if self.coordinates == "pixels" and shares:
             raise ValueError(
-                f"{where}: all boxes lie between 0 and 1, which is no pixel; set "
+                f"{where}: all boxes lie between 0 and 1, too small for pixels; set "
                 f"dataset.annotations.coordinates=normalized"
             )
         if self.coordinates == "normalized" and np.median(edges.max(1)) > _MOST_SHARE:
             raise ValueError(
-                f"{where}: most boxes reach beyond 1, up to {edges.max():g}, which is no share of "
-                f"an image; set dataset.annotations.coordinates=pixels"
+                f"{where}: most boxes reach beyond 1, up to {edges.max():g}, too large for "
+                f"fractions of an image; set dataset.annotations.coordinates=pixels"
             )
 
 

@@ -151,7 +151,7 @@ class CocoAnnotations:
             if len(points) % 3:
                 raise ValueError(f"{len(points)} values of keypoints, expected x, y, v of each")
             if not all(map(math.isfinite, points)):
-                raise ValueError("a keypoint is no number")
+                raise ValueError("a keypoint is not a finite number")
         except MissingPackageError:
             raise
         except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -187,12 +187,12 @@ def _mask(segmentation: Any, size: tuple[int, int] | None) -> bytes:
             counts = mask.frPyObjects(segmentation, height, width)["counts"]
     else:
         if size is None:
-            raise ValueError("its image has no width and height, which polygons need")
+            raise ValueError("its image lacks the width and height that polygons need")
         polygons = [[float(value) for value in polygon] for polygon in segmentation]
         if not polygons or any(len(one) < 6 or len(one) % 2 for one in polygons):
             raise ValueError("a polygon of its mask has fewer than 3 corners")
         if not all(map(math.isfinite, itertools.chain(*polygons))):
-            raise ValueError("a corner of its mask is no number")
+            raise ValueError("a corner of its mask is not a finite number")
         width, height = size
         counts = mask.merge(mask.frPyObjects(polygons, height, width))["counts"]
     text = counts.encode("ascii") if isinstance(counts, str) else counts

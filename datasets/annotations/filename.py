@@ -58,9 +58,9 @@ class FilenameFields:
         try:
             pattern = re.compile(self.pattern)
         except re.error as error:
-            raise ValueError(f"{said} is no regular expression ({error}); {example}") from error
+            raise ValueError(f"{said} is not a regular expression ({error}); {example}") from error
         if not pattern.groupindex:
-            raise ValueError(f"{said} has no named group; {example}")
+            raise ValueError(f"{said} lacks a named group; {example}")
         if taken := sorted(_TAKEN & pattern.groupindex.keys()):
             raise ValueError(
                 f"{said} has a group {taken[0]!r}, which is a field of every sample; name it "

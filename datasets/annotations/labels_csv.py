@@ -196,7 +196,7 @@ class CsvLabels(KeyedTable):
                     values[place] = np.fmax(values[place], value)
             found.append(cause or values)
         cells.check(
-            "if it is no class, name those that are by dataset.annotations.classes, or the column "
+            "if it is not a class, name the classes by dataset.annotations.classes, or the column "
             "of labels by label_column"
         )
         return found, names

@@ -264,7 +264,7 @@ class LabelSource:
             if isinstance(one, Objects):
                 wrong = one.clip()
                 if wrong and self.settings["bad_boxes"] == "record":
-                    one = f"box {wrong[0]} has no area in its image; correct or remove it"
+                    one = f"box {wrong[0]} covers an area of 0 in its image; correct or remove it"
                 else:
                     dropped += [f"{box} of {key!r}" for box in wrong]
             if isinstance(one, Objects) and self.settings.get("rescale"):
@@ -278,7 +278,7 @@ class LabelSource:
             checked.append(one)
         if dropped:
             log.warning(
-                "%s: %s boxes have no area in their image and are left out, such as %s; "
+                "%s: %s boxes cover an area of 0 in their image and are left out, such as %s; "
                 "dataset.annotations.bad_boxes=record makes their records bad instead",
                 self.where, f"{len(dropped):,}", dropped[0],
             )  # fmt: skip

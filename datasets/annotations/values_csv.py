@@ -73,8 +73,9 @@ class CsvValues(KeyedTable):
             raise ValueError(
                 f"{where}: {len(several):,} images have several rows, such as "
                 f"{table.columns[image][first][:100]!r} in {table.at(first)} and "
-                f"{table.at(second)}: several objects, such as faces, in one image have no values "
-                f"of their own; crop each object to an image, or use dataset/annotations=boxes_csv"
+                f"{table.at(second)}: several objects in one image, such as faces, cannot have "
+                f"separate values; crop each object to an image, or use "
+                f"dataset/annotations=boxes_csv"
             )
         cells = BadCells(table, path)
         found: list[NDArray[np.float32] | str] = []
@@ -82,7 +83,7 @@ class CsvValues(KeyedTable):
             values: NDArray[np.float32] | str = np.full(len(names), np.nan, np.float32)
             if rows and len(rows) > 1:
                 name = table.columns[image][rows[1]]
-                said = f"{name[:100]!r} stands in {table.at(rows[0])} too"
+                said = f"{name[:100]!r} is in {table.at(rows[0])} too"
                 values = cells.add(rows[1], image, said)
             for place, column in enumerate(names if rows and len(rows) == 1 else ()):
                 assert rows
@@ -90,7 +91,9 @@ class CsvValues(KeyedTable):
                 try:
                     number = number_of(text, f"column {column!r}") if text else np.nan
                     if np.isinf(number):
-                        raise ValueError(f"column {column!r} is {text[:100]!r}, which is no size")
+                        raise ValueError(
+                            f"column {column!r} is {text[:100]!r}, expected a finite number"
+                        )
                 except ValueError as error:
                     values = cells.add(rows[0], column, error)
                 if not isinstance(values, str):

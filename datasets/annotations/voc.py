@@ -71,7 +71,7 @@ class VocAnnotations:
         """Parse the objects of an XML file, or return the cause of a bad record."""
         name = os.path.basename(file.path)
         if file.size_bytes > _MAX_BYTES:
-            return f"{name} has {file.size_bytes:,} bytes, which is no annotation"
+            return f"{name} has {file.size_bytes:,} bytes, too many for an annotation"
         try:
             text = read_file(file.path, root=root)
         except MissingFile as error:
@@ -101,7 +101,7 @@ class VocAnnotations:
                 continue
             label = (node.findtext("name") or "").strip()
             if not label:
-                raise ValueError("an object has no name")
+                raise ValueError("an object lacks a name")
             edges = [_number(node, f"bndbox/{n}") for n in ("xmin", "ymin", "xmax", "ymax")]
             if self.one_based:  # the last pixel is inclusive, so its far edge keeps its number
                 edges[0] -= 1
@@ -119,7 +119,7 @@ def _base(name: str) -> str:
 
 def _parse_xml(text: bytes) -> ElementTree.Element:
     if b"<!DOCTYPE" in text or b"<!ENTITY" in text:
-        raise ValueError("declares a document type or entities, which annotations have no use for")
+        raise ValueError("declares a document type or entities, which annotations do not need")
     try:
         return ElementTree.fromstring(text)
     except (ElementTree.ParseError, LookupError) as error:

@@ -104,7 +104,7 @@ def _read_names(file: LabelFile, where: str) -> list[str]:
         names = [names[number] for number in range(len(names))]
     if not isinstance(names, list) or not names:
         raise ValueError(
-            f"{said} has no names: of every class from 0 up; add them, or give "
+            f"{said} lacks names: of every class from 0 up; add them, or give "
             f"dataset.annotations.classes=[...]"
         )
     return [str(name) for name in names]

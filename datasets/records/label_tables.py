@@ -173,7 +173,7 @@ class LabelTable:
                 )
             rows.setdefault(plain(name), []).append(row)
         if not rows:
-            raise ValueError(f"{self.where}: it has no row; nothing to read")
+            raise ValueError(f"{self.where}: it contains no rows; nothing to read")
         return rows
 
 

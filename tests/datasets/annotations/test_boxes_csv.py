@@ -150,9 +150,9 @@ def test_boxes_without_area(root, box, caplog):
     with caplog.at_level(logging.WARNING):
         found = read(root, f"{TEXT}deep/b.jpg,ape,{box}\n")
     assert boxes(found[3]) == [[1.5, 2, 3, 4.25]] and found[3]["box_labels"].tolist() == [2]
-    assert "1 boxes have no area" in caplog.text and "deep/b.jpg" in caplog.text
+    assert "1 boxes cover an area of 0" in caplog.text and "deep/b.jpg" in caplog.text
     found = read(root, bad_boxes="record")
-    assert "has no area in its image" in found[3] and len(boxes(found[0])) == 2
+    assert "covers an area of 0 in its image" in found[3] and len(boxes(found[0])) == 2
 
 
 HEAD = "image,label,xmin,ymin,xmax,ymax\n"
@@ -163,7 +163,7 @@ HEAD = "image,label,xmin,ymin,xmax,ymax\n"
     [
         ("", "it is empty; write a first line"),
         ("\n\r\n", "it is empty; write a first line"),
-        (HEAD, "it has no row; nothing to read"),
+        (HEAD, "it contains no rows; nothing to read"),
         (HEAD + "a.jpg,cat,1,2,3", r"line 2: got 5 values, expected 6"),
         (HEAD + "a.jpg,cat,1,2,3,4\na.jpg,cat, big,1,2,3,4\n", "line 3: got 7 values, expected 6"),
         (HEAD + 'a.jpg,"cat,1,2,3,4\na.jpg,cat,1,2,3,4\n', "line 2: cannot be read as a CSV"),

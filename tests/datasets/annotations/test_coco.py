@@ -74,7 +74,7 @@ def test_crowds_can_be_dropped(root):
         (lambda a: a.update(category_id=9), "category 9 is not listed"),
         (lambda a: a.pop("bbox"), "lacks 'bbox'"),
         (lambda a: a.update(keypoints=[1, 2]), "2 values of keypoints"),
-        (lambda a: a.update(keypoints=[1, float("nan"), 2]), "a keypoint is no number"),
+        (lambda a: a.update(keypoints=[1, float("nan"), 2]), "a keypoint is not a finite number"),
     ],
 )  # fmt: skip
 def test_a_broken_annotation_makes_its_record_bad(root, change, cause):

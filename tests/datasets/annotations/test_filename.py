@@ -74,8 +74,8 @@ def test_another_pattern_is_another_set(root):
 @pytest.mark.parametrize(
     ("pattern", "message"),
     [
-        ("(", r"pattern '\(' is no regular expression .*; for example"),
-        (r"(\d+)", "has no named group; for example"),
+        ("(", r"pattern '\(' is not a regular expression .*; for example"),
+        (r"(\d+)", "lacks a named group; for example"),
         (r"(?P<label>\d+)", "has a group 'label', which is a field of every sample; name it"),
         (r"^(?P<identity>\d{4})_", r"is not found in 1 of 3 names, such as '-1_c1s1_0004"),
     ],

@@ -50,8 +50,8 @@ def test_what_is_not_known_is_nan_and_columns_are_in_the_index(root):
     ("line", "cause"),
     [
         ("deep/c.jpg,tall,0", r"line 4 of values\.csv: column 'age' is 'tall', expected a number"),
-        ("deep/c.jpg,inf,0", "which is no size"),
-        ("deep/c.jpg,1,0\ndeep/c.jpg,2,0", r"line 5 .*'deep/c\.jpg' stands in line 4 too"),
+        ("deep/c.jpg,inf,0", r"column 'age' is 'inf', expected a finite number"),
+        ("deep/c.jpg,1,0\ndeep/c.jpg,2,0", r"line 5 .*'deep/c\.jpg' is in line 4 too"),
     ],
 )
 def test_a_broken_row_makes_its_record_bad_and_no_other(root, line, cause):

@@ -95,7 +95,7 @@ def test_options(root):
         ("<annotation><obj", "b.xml is no XML"),
         ("", "b.xml is no XML"),
         (xml("other.jpg"), "names another file, 'other.jpg'"),
-        (xml("b.jpg", one("", 1, 1, 2, 2)), "an object has no name"),
+        (xml("b.jpg", one("", 1, 1, 2, 2)), "an object lacks a name"),
         (xml("b.jpg", one("red", 1, 1, "wide", 2)), "bndbox.xmax is 'wide', expected a number"),
         (xml("b.jpg", "<object><name>red</name></object>"), "an object has no bndbox.xmin"),
         ('<!DOCTYPE a [<!ENTITY b "c">]>' + xml("b.jpg"), "declares a document type"),

@@ -114,7 +114,7 @@ def test_a_missing_folder_and_names_that_are_none_are_refused(root):
     with pytest.raises(ValueError, match=r"no such folder.*set dataset\.annotations\.path"):
         open_annotated(root, YoloAnnotations("nothing"))
     (root / "data.yaml").write_text("nc: 2\n")
-    with pytest.raises(ValueError, match=r"data\.yaml has no names: of every class from 0 up"):
+    with pytest.raises(ValueError, match=r"data\.yaml lacks names: of every class from 0 up"):
         open_annotated(root, YoloAnnotations())
 
 
