@@ -25,7 +25,7 @@ UNNAMED = "array"
 Columns = Mapping[str | None, Any]
 """Columns of a file by name; the key None means the only column of a file named after its field."""
 Form = list[Any] | None
-"""Type and shape of each value of a field, as JSON; None if it is no array."""
+"""Type and shape of each value of a field, as JSON; None if it is not an array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +99,7 @@ def find_shards(
             shards.append((files.names[at], places))
     made = [_shard(name, places, found, files, where) for name, places in shards]
     if not sum(shard.count for shard in made):
-        raise ValueError(f"{where}: the arrays have no rows, expected one per sample")
+        raise ValueError(f"{where}: the arrays are empty, expected a row per sample")
     first = made[0]
     for shard in made:
         for field in first.forms.keys() ^ shard.forms.keys():

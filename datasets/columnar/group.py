@@ -210,7 +210,7 @@ def _float_value(value: float | None) -> float:
 def _image_bytes(value: bytes | None) -> bytes:
     if value is None:
         raise ValueError(
-            "has no image in it, at most the path of a file elsewhere; write the images' bytes"
+            "lacks image bytes, at most has the path of a file elsewhere; write the images' bytes"
         )
     return value
 

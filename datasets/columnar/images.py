@@ -19,7 +19,7 @@ def image_bytes(value: Any, root: str, *, follow_symlinks: bool, max_bytes: int)
     if type(value) is bytes:
         return value
     if not isinstance(value, str):
-        what = "has no image" if value is None else f"has {value!r:.50} for an image"
+        what = "lacks an image" if value is None else f"has {value!r:.50} for an image"
         raise ValueError(f"its row {what}, expected its bytes, or the path of a file")
     path = safe_path(root, value, follow_symlinks=follow_symlinks)
     return read_file(path, root=root, max_bytes=max_bytes)

@@ -328,7 +328,7 @@ class FileStorage(IndexedStorage):
             first = keys[int(missing[0])]
             key = first.decode("utf-8", "backslashreplace") if isinstance(first, bytes) else first
             raise ValueError(
-                f"{self}: {len(missing):,} of {len(keys):,} samples have no label, such as "
+                f"{self}: {len(missing):,} of {len(keys):,} samples lack a label, such as "
                 f"{key!r:.100}; {self.form.unlabelled}"
             )
         declared = {table.class_names for table in tables}

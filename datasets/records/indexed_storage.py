@@ -121,7 +121,7 @@ class IndexedStorage(Storage):
 
             def build() -> Table:
                 if not _may_scan.get():
-                    raise NoIndexYet(f"{self}: there is no index yet")
+                    raise NoIndexYet(f"{self}: the index is missing")
                 table = self.scan()
                 table.metadata["mark"] = mark
                 return table
@@ -205,7 +205,7 @@ class IndexedStorage(Storage):
         return self.reads_urls and is_url(self.path)
 
     def state(self) -> Any:
-        """Return the arguments, and what the index notes about the files."""
+        """Return the arguments, and the notes of the index about the files."""
         return [self._recipe(), self.index.metadata] if self.marks_fields else None
 
     def _recipe(self, *without: str) -> dict[str, Any]:

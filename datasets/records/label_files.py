@@ -105,7 +105,7 @@ def find_labels(
         one = path.replace("{part}", "all") if kind == "file" else folder or "labels"
         raise ValueError(
             f"dataset.annotations.path: {path!r} names the part, but the data at {records.root} "
-            f"has no folders train and val; name the {kind} itself, such as "
+            f"lacks folders train and val; name the {kind} itself, such as "
             f"dataset.annotations.path={one}"
         )
     folder = records.root if os.path.isdir(records.root) else os.path.dirname(records.root)

@@ -53,8 +53,8 @@ def names_from_folders(keys: Sequence[str], *, where: str) -> list[str]:
     if "" in names:
         loose = [key for key, name in zip(keys, names, strict=True) if not name]
         raise ValueError(
-            f"{where}: labels=folder: {len(loose):,} of {len(keys):,} files lie in no class "
-            f"folder, such as {loose[0]!r}; move them, or type dataset.storage.labels=filename "
+            f"{where}: labels=folder: {len(loose):,} of {len(keys):,} files are outside class "
+            f"folders, such as {loose[0]!r}; move them, or type dataset.storage.labels=filename "
             f"'dataset.storage.label_pattern=^([^_]+)_', dataset.storage.labels=<a CSV's path>, or "
             f"dataset.storage.labels=null for none"
         )
@@ -89,11 +89,11 @@ def names_from_pattern(texts: Sequence[str], pattern: str | None, *, where: str)
         compiled = re.compile(pattern)
     except re.error as error:
         raise ValueError(
-            f"{where}: label_pattern {pattern!r} is no regular expression ({error}); {example}"
+            f"{where}: label_pattern {pattern!r} is not a regular expression ({error}); {example}"
         ) from error
     group: str | int = "label" if "label" in compiled.groupindex else 1
     if not compiled.groups:
-        raise ValueError(f"{where}: label_pattern {pattern!r} has no group ( ); {example}")
+        raise ValueError(f"{where}: label_pattern {pattern!r} lacks a group ( ); {example}")
     names = []
     for text in texts:
         match = compiled.search(text)
@@ -247,7 +247,7 @@ def _number_ids(
     highest = int(numbers.max(initial=-1))
     if classes is None and highest >= max(_MANY_CLASSES, len(numbers)):
         raise ValueError(
-            f"{where}: label {highest} in {len(numbers):,} records is no class id; name the "
+            f"{where}: label {highest} in {len(numbers):,} records is not a class id; name the "
             f"column that holds the labels, or list all classes: "
             f"{listed('dataset.storage.classes', str(highest))}"
         )
@@ -513,7 +513,7 @@ class StreamLabels:
                 return label
         if self.names is None:
             raise ValueError(
-                f"label {_quoted(label)} is no class id; give the class names by id: "
+                f"label {_quoted(label)} is not a class id; give the class names by id: "
                 f"dataset.source.classes=[...]"
             )
         raise ValueError(

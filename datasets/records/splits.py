@@ -149,8 +149,9 @@ class StorageRecipe:
         parts = self.parts()
         if split == "test" and "test" not in parts:
             raise ValueError(
-                f"{self.arguments.get(self._place)}: there is no test split beside those to train "
-                f"and to validate; where it lies elsewhere, type dataset.test_path=<folder or file>"
+                f"{self.arguments.get(self._place)}: found no test split next to the training "
+                f"and validation splits; if it is elsewhere, type "
+                f"dataset.test_path=<folder or file>"
             )
         return parts
 
@@ -365,7 +366,8 @@ def _annotated(
     path = recipe.arguments.get("path")
     if not isinstance(path, str):
         raise ValueError(
-            f"{storage}: annotations lie beside the data, and its path is {path!r}; give one path"
+            f"{storage}: annotations are kept next to the data, and its path is {path!r}; "
+            f"give one path"
         )
     keys = storage.index.keys(np.arange(len(storage)))
     records = RecordsToLabel(
@@ -390,8 +392,8 @@ def _open_part(recipe: StorageRecipe, names: Sequence[str] | None, path: str | N
         extra = [name for name in found if name not in names]
         what = f"class {extra[0]!r} is not trained on" if extra else "has other classes"
         raise ValueError(
-            f"{opened}: {what}, and this storage has no argument `classes` by which the class ids "
-            f"could be made equal; give all parts the same classes"
+            f"{opened}: {what}, and this storage lacks an argument `classes` that would make the "
+            f"class ids equal; give all parts the same classes"
         )
     return opened
 

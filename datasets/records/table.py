@@ -259,7 +259,7 @@ class Table(Index):
     def take(self, indices: NDArray[Any]) -> Table:
         """Return the table of selected rows, integer [n]; copy only the selection."""
         if len(indices) and not (0 <= indices.min() and indices.max() < len(self)):
-            raise IndexError(f"take: indices must lie in 0 .. {len(self) - 1}")
+            raise IndexError(f"take: indices must be within 0 .. {len(self) - 1}")
         taken = Table.__new__(Table)
         vars(taken).update(vars(self), _selected=None)
         taken._rows = indices if self._rows is None else self.rows(indices)

@@ -271,8 +271,8 @@ def _refuse_classes(keys: Sequence[bytes], plan: PackPlan) -> None:
         return
     given = list(plan.class_names or ())
     gone = [name for name in given if name not in set(found)]
-    what = f"the class {gone[0]!r} has no file" if gone else "classes are not as folders sort them"
-    raise _refusal(what if given else "the records have no classes")
+    what = f"the class {gone[0]!r} lacks files" if gone else "classes are not as folders sort them"
+    raise _refusal(what if given else "the records lack classes")
 
 
 def _content(record: Record, plan: PackPlan) -> bytes:
@@ -281,7 +281,7 @@ def _content(record: Record, plan: PackPlan) -> bytes:
         raise _refusal(f"{record.key!r} has a field {extra[0]!r}")
     image, label = record.fields.get("image"), record.fields.get("label")
     if not isinstance(image, bytes | bytearray | memoryview):
-        raise _refusal(f"{record.key!r} has no image that is an encoded file")
+        raise _refusal(f"{record.key!r} lacks an image that is an encoded file")
     folder = record.key.partition("/")[0]
     classes = plan.class_names or ()
     name = classes[label] if label is not None and 0 <= label < len(classes) else None

@@ -83,7 +83,7 @@ def to_array(tensor: torch.Tensor, where: str) -> NDArray[Any]:
     except (TypeError, RuntimeError):
         kind = "strided" if str(tensor.layout) == "torch.strided" else str(tensor.layout)[6:]
         raise ValueError(
-            f"{where} is a {kind} tensor of {str(tensor.dtype)[6:]}, of which there is no array; "
+            f"{where} is a {kind} tensor of {str(tensor.dtype)[6:]}, which cannot become an array; "
             f"save a dense one of a plain type, such as float32 or float16"
         ) from None
     array.flags.writeable = False
@@ -258,7 +258,7 @@ def _tensors(arrays: Mapping[str, NDArray[Any]]) -> dict[str, Any]:
             tensors[name] = torch.from_numpy(native)
         except TypeError:
             raise ValueError(
-                f"pack: the field {name!r} holds {array.dtype}, of which torch has no type; "
+                f"pack: the field {name!r} holds {array.dtype}, a type that torch lacks; "
                 f"convert or drop it"
             ) from None
     return tensors

@@ -178,7 +178,7 @@ def _parts(
             parts.append(entries[format_key(pattern, name)])
         except KeyError as error:
             raise ValueError(
-                f"{where}: record {entry.key.decode(errors='backslashreplace')!r} has no key "
+                f"{where}: record {entry.key.decode(errors='backslashreplace')!r} lacks the key "
                 f"{error.args[0].decode(errors='backslashreplace')!r}; check {pattern!r}"
             ) from None
         except (TypeError, ValueError, IndexError) as error:
@@ -193,8 +193,8 @@ def _refuse_pickles(descriptor: int, entry: Entry, *, where: str) -> None:
     start = os.pread(descriptor, min(2, entry.size_bytes), entry.offset)
     if len(start) == 2 and start[0] == 0x80 and 2 <= start[1] <= 5:
         raise ValueError(
-            f"{where}: the values look pickled; reading them would run code of whoever wrote the "
-            f"file; write image bytes instead"
+            f"{where}: the values look pickled; reading them would run code from the file; "
+            f"write image bytes instead"
         )
 
 

@@ -130,7 +130,7 @@ class _Pages:
         """Read a branch or leaf page: its content, its flags, and the places of its nodes."""
         content = os.pread(self._descriptor, self._page_bytes, number * self._page_bytes)
         if len(content) < self._page_bytes:
-            raise self._damage(number, "it lies behind the end of the file")
+            raise self._damage(number, "it is beyond the end of the file")
         found, _, flags, lower, _ = _HEADER.unpack_from(content)
         kind = flags & 0x6F
         if found != number or kind not in (_BRANCH, _LEAF):
@@ -156,7 +156,7 @@ class _Pages:
         if flags & _BIG_DATA:
             offset = struct.unpack_from("<Q", content, start)[0] * self._page_bytes + 16
         if offset + size > self._size_bytes:
-            raise self._damage(number, "a value lies behind the end of the file")
+            raise self._damage(number, "a value is beyond the end of the file")
         return content[place + 8 : start], flags, offset, size
 
     def _meta(self, offset: int) -> bytes:

@@ -131,7 +131,7 @@ def find_array_files(
     for field in raw:
         if field not in files:
             raise ValueError(
-                f"{where}: shapes names the field {field!r}, which has no file; fields: "
+                f"{where}: shapes names the field {field!r}, which lacks a file; fields: "
                 f"{', '.join(files)}"
             )
     return {field: files[field] for field in sorted(files, key=field_place)}

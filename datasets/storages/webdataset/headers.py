@@ -150,7 +150,7 @@ def iter_members(
         raise CutShort(said, BLOCK_BYTES)
     if has_end and not ended:
         said = "it is empty; copy it again" if not at else (
-            "it has no end mark, and so may be cut short; copy it again, or, if it is whole, add "
+            "it lacks an end mark, and so may be cut short; copy it again, or, if it is whole, add "
             "the mark: truncate -s +1024"
         )  # fmt: skip
         raise CutShort(said, 2 * BLOCK_BYTES)
@@ -219,7 +219,7 @@ def _pax_records(content: bytes) -> list[tuple[bytes, bytes]]:
 
 def _check_name(name: bytes) -> None:
     if not name:
-        raise RecordError("a member has no name; copy it again")
+        raise RecordError("a member lacks a name; copy it again")
     leads_out = name[0] == ord("/") or (b".." in name and b".." in name.split(b"/"))
     if leads_out or b"\0" in name:
         raise RecordError(

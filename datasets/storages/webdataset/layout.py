@@ -219,7 +219,7 @@ class SampleFields:
             if found is not None:
                 fields["label"] = found
             elif self._chosen is not None:
-                raise ValueError(f"its {layout.label} has no label")
+                raise ValueError(f"its {layout.label} lacks a label")
         return fields
 
     def _made(self, extensions: tuple[str, ...]) -> SampleLayout:

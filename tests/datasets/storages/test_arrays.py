@@ -399,7 +399,7 @@ def test_no_files(tmp_path):
         ({"a": torch.ones(2), "b": 3}, "'b' is a int, expected a tensor or a list"),
         ({"label": torch.ones(2)}, "expected integers"),
         ({"image": torch.ones(2, 3, 5, 5, dtype=torch.uint8)}, "put the channels last"),
-        ({"image": torch.ones(0, 4, 4, 3)}, "the arrays have no rows"),
+        ({"image": torch.ones(0, 4, 4, 3)}, "the arrays are empty"),
     ],
 )
 def test_what_no_array_is(tmp_path, value, text):

@@ -227,7 +227,7 @@ def test_a_row_without_an_image_is_a_bad_record(tmp_path):
     path = put(tmp_path / "t.csv", rows, images=NAMES)
     good, bad = CsvStorage(path, key_column="k").read(np.arange(2))
     assert good.fields["image"] == b"i/a.jpg"
-    assert bad.cause == "its row has no image, expected its bytes, or the path of a file"
+    assert bad.cause == "its row lacks an image, expected its bytes, or the path of a file"
 
 
 def test_a_run_goes_on_with_the_file_that_it_opened(tmp_path):

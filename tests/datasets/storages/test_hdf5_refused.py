@@ -112,7 +112,7 @@ def test_a_pickle_in_a_text_is_a_text(tmp_path):
         ({"labels": LABELS[:10]}, "'image': 11, 'label': 10"),
         ({"labels": LABELS.astype(float)}, "label is float64 [11]"),
         ({"labels": LABELS.astype(int) - 1}, "label -1 in record 0"),
-        ({"labels": LABELS.astype(int) << 40}, "is no class id"),
+        ({"labels": LABELS.astype(int) << 40}, "is not a class id"),
         ({"labels": LABELS[:, None]}, "label is uint8 [11, 1]"),
         ({"images": IMAGES / 255}, "images are float64 [11, 6, 5, 3], expected uint8"),
         ({"images": IMAGES.transpose(0, 3, 1, 2)}, "put the channels last"),

@@ -120,8 +120,8 @@ def test_labels_from_file_names_and_number_order(tmp_path):
     ("pattern", "message"),
     [
         (None, "needs a label_pattern"),
-        ("(", "no regular expression"),
-        ("abc", "has no group"),
+        ("(", "is not a regular expression"),
+        ("abc", "lacks a group"),
         ("^(zebra)", "finds no label in 'a_1.jpg'"),
     ],
 )
@@ -209,7 +209,9 @@ def test_wrong_folders(tmp_path):
     os.unlink(tmp_path / "f.txt")
     assert len(ImageFolder(str(tmp_path), endings=("raw",))) == 2
     put(tmp_path, {"f.jpg": b"", "x/g.jpg": b""})
-    with pytest.raises(ValueError, match=r"1 of 2 files lie in no class folder, such as 'f.jpg'"):
+    with pytest.raises(
+        ValueError, match=r"1 of 2 files are outside class folders, such as 'f.jpg'"
+    ):
         len(ImageFolder(str(tmp_path)))
     os.unlink(tmp_path / "f.jpg")
     with pytest.raises(ValueError, match="class 'x' is not among the 2 classes"):
@@ -396,7 +398,7 @@ def listed(keys, *, names=("a", "b"), **more):
         (["a/x\\y.jpg"], "has a control character or a backslash"),
         ([f"a/{'x' * 252}.jpg"], "is too long"),
         (["a/" + "x/" * 2000 + "1.jpg"], "is too long"),
-        (["c/1.jpg"], "the class 'a' has no file"),
+        (["c/1.jpg"], "the class 'a' lacks files"),
     ],
 )
 def test_keys_that_are_no_files(tmp_path, keys, said):
@@ -411,9 +413,9 @@ def test_records_that_are_no_files(tmp_path):
     keys = ["a/1.jpg", "b/1.jpg"]
     for source, said in (
         (listed(keys, boxes=np.ones((1, 4))), "'a/1.jpg' has a field 'boxes'"),
-        (listed(keys, image=np.ones((2, 2, 3), np.uint8)), "has no image that is an encoded file"),
+        (listed(keys, image=np.ones((2, 2, 3), np.uint8)), "lacks an image that is an encoded"),
         (listed(keys, names=("b", "a")), "classes are not as folders sort them"),
-        (listed(keys, names=("a", "b", "c")), "the class 'c' has no file"),
+        (listed(keys, names=("a", "b", "c")), "the class 'c' lacks files"),
     ):
         with pytest.raises(ValueError, match=said):
             write_storage(small(), tmp_path / "out", source)

@@ -74,7 +74,7 @@ def test_an_image_that_is_not_there_is_a_bad_record(tmp_path, ending):
     good, linked, none, gone = WRITE[ending][1](path).read(np.arange(4))
     assert good.fields["image"] == NAMES[0].encode()
     assert "leads out of its folder by a link" in linked.cause
-    assert none.cause.startswith("its row has no image")
+    assert none.cause.startswith("its row lacks an image")
     assert "No such file" in gone.cause
     followed = WRITE[ending][1](path, follow_symlinks=True).read(np.array([1]))
     assert followed[0].fields["image"] == b"secret"

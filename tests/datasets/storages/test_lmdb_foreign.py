@@ -44,7 +44,7 @@ def test_text_recognition_layout(tmp_path):
     want = [(f"image-{i:09d}", {"image": b"jpeg%d" % i, "text": f"wörd {i}"}) for i in range(1, 13)]
     check_storage(lambda: storage, want, processes=("new",))
     assert sorted(os.listdir(path)) == ["data.mdb", "lock.mdb"], "the index went to the cache"
-    with pytest.raises(ValueError, match="has no key 'tag-000000001'"):
+    with pytest.raises(ValueError, match="lacks the key 'tag-000000001'"):
         len(LmdbStorage(path, key_format="image-%09d", label_key="tag-%09d"))
     with pytest.raises(ValueError, match=r"no key fits key_format '\{:05d\}'; the file has 25"):
         len(LmdbStorage(path, key_format="{:05d}"))

@@ -216,7 +216,7 @@ def test_what_would_have_to_be_unpickled_is_refused(folder, tmp_path):
         ({"images": IMAGES.transpose(0, 3, 1, 2).copy()}, "put the channels last"),
         ({"images": IMAGES[..., 0].copy()}, "give them an axis of channels"),
         ({"images": IMAGES[:0], "labels": LABELS[:0], "depth": DEPTH[:0], "age": AGES[:0]},
-         "the arrays have no rows"),
+         "the arrays are empty"),
     ],
 )  # fmt: skip
 def test_arrays_that_cannot_be_used(folder, arrays, said):

@@ -130,7 +130,7 @@ def test_labels(tmp_path):
         ((1, 1.5), "the label of record 1 is 1.5"),
         ((b"a", b"b"), "the label of record 0 is b'a'"),
         ((1, -1), "label -1 in record 1, expected 0 or more"),
-        ((1, 1 << 40), "is no class id"),
+        ((1, 1 << 40), "is not a class id"),
     ):
         with pytest.raises(ValueError, match=message):
             labels(*values)
@@ -149,7 +149,7 @@ def test_images_in_files_beside_it(tmp_path):
     assert [r.fields for r in (a, b)] == [{"image": name.encode()} for name in names[:2]]
     assert "No such file" in gone.cause
     assert "leads out of its folder by a link" in out.cause
-    assert "its row has no image, expected its bytes, or the path of a file" in none.cause
+    assert "its row lacks an image, expected its bytes, or the path of a file" in none.cause
     assert "its row has 5 for an image" in five.cause
     linked = at(path, follow_symlinks=True).read(np.array([3]))
     assert linked[0].fields == {"image": b"secret"}

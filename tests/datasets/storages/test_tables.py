@@ -71,7 +71,7 @@ def test_tensors(put):
 def test_an_image_that_is_not_in_the_file_is_bad(put):
     records = read_all(put(hub_table([b"1", None, b"3"]))())
     assert [r.fields["image"] for r in records if isinstance(r, Record)] == [b"1", b"3"]
-    assert "column 'image': has no image in it" in records[1].cause
+    assert "column 'image': lacks image bytes" in records[1].cause
 
 
 LABELS = [
@@ -138,7 +138,7 @@ TABLES = {
     "no_label_value": (pa.table({"label": [1, None, 2]}), {},
                        "record 1: column 'label' has no label .1 in all"),
     "negative": (pa.table({"label": [1, -1]}), {}, "label -1 in record 1, expected 0 or more"),
-    "huge": (pa.table({"label": [1 << 40]}), {}, "in 1 records is no class id"),
+    "huge": (pa.table({"label": [1 << 40]}), {}, "in 1 records is not a class id"),
     "unnamed": (hub_table([b""] * 4, names=CLASSES).set_column(1, "label", pa.array([0, 1, 2, 3])),
                 {}, "label 3, but the data names 3 classes"),
     "other_class": (pa.table({"label": ["a", "b"]}), {"classes": ["a"]},

@@ -222,7 +222,7 @@ def test_wrong_paths(tmp_path):
         len(ZipStorage(put(tmp_path / "a.zip", {"a.txt": b""})))
     with pytest.raises(ValueError, match="no image found, among no files at all"):
         len(ZipStorage(put(tmp_path / "a.zip", {})))
-    with pytest.raises(ValueError, match="1 of 1 files lie in no class folder"):
+    with pytest.raises(ValueError, match="1 of 1 files are outside class folders"):
         len(ZipStorage(put(tmp_path / "a.zip", {"1.jpg": b""})))
 
 

@@ -105,6 +105,6 @@ def test_what_cannot_be_held(tmp_path, kind, source, text):
 
 def test_types_that_torch_has_not(tmp_path):
     source = listed([np.ones(2, np.longdouble)])
-    with pytest.raises(ValueError, match="holds float128, of which torch has no type"):
+    with pytest.raises(ValueError, match="holds float128, a type that torch lacks"):
         write_storage(PtShardsWriter(), tmp_path / "out", source)
     write_storage(NpyShardsWriter(), tmp_path / "out", source)

@@ -113,7 +113,7 @@ def test_labels_by_number_by_name_and_from_json(tmp_path):
 
 def test_labels_that_are_not_there(tmp_path):
     path = put(tmp_path / "a.tar", [("1", {"jpg": b"a", "cls": b"1"}), ("2", {"jpg": b"b"})])
-    with pytest.raises(ValueError, match=r"1 of 2 samples have no label, such as '2'; add them"):
+    with pytest.raises(ValueError, match=r"1 of 2 samples lack a label, such as '2'; add them"):
         len(WebDatasetStorage(path))
     storage = WebDatasetStorage(path, fields={"image": "jpg"})
     assert storage.index.class_names is None

@@ -163,7 +163,7 @@ def extended(kind, content):
     [(b"17 path=a\0b.jpg\n\n"[:17], "extended header is damaged|leads elsewhere"),
      (b"14 path=a\0b.j\n", "leads elsewhere"), (b"99 path=a.jpg\n", "extended header is damaged"),
      (b"0 path=a\n", "extended header is damaged"), (b"x path=a\n", "extended header is damaged"),
-     (b"9 patha.\n", "extended header is damaged"), (b"8 path=\n", "has no name"),
+     (b"9 patha.\n", "extended header is damaged"), (b"8 path=\n", "lacks a name"),
      (b"13 size=-123\n", "has the number"), (b"22 GNU.sparse.major=1\n", "a sparse file")],
 )  # fmt: skip
 def test_damaged_extensions(content, message):

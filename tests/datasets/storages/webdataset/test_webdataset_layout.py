@@ -79,7 +79,7 @@ def test_chosen_extensions():
     with pytest.raises(ValueError, match=r"no jpg or png for the field 'image', only cls, json"):
         fields.read({"cls": b"1", "json": b"1"})
     assert SampleFields({"label": "json"}).read({"json": b'{"label": 4}'}) == {"label": 4}
-    with pytest.raises(ValueError, match="its json has no label"):
+    with pytest.raises(ValueError, match="its json lacks a label"):
         SampleFields({"label": "json"}).read({"json": b"{}"})
     with pytest.raises(ValueError, match="'key' is the framework's own"):
         SampleFields({"key": "txt"})
