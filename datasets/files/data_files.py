@@ -140,7 +140,7 @@ def no_images(counts: Counter[str], endings: Sequence[str], remedy: str) -> str:
     """Return the message for data without images."""
     common = next((ending[1:] for ending, _ in counts.most_common() if ending), None)
     ask = "" if common is None else (
-        f"if they are of that kind all the same, type dataset.storage.endings=[{common}]; else "
+        f"if those files are meant, type dataset.storage.endings=[{common}]; else "
     )  # fmt: skip
     return (
         f"no image found, among {told_endings(counts)}; expected names that end in "

@@ -152,7 +152,7 @@ def _refuse_unfinished(url: str, files: Iterable[Found]) -> None:
     if any(each.name.rpartition("/")[2] == UNFINISHED for each in files):
         raise RemoteError(
             f"{url}: pack has not finished writing it ({UNFINISHED} is there); wait for it, or "
-            f"type the same pack command again, which goes on"
+            f"type the same pack command again to resume"
         )
 
 
@@ -197,7 +197,7 @@ def find_named(
         root = root.rpartition("/")[0]
         if root.endswith(":/") or not root:
             raise ValueError(
-                f"{where}: {urls[0]} and {urls[-1]} lie in different places; take each as a data "
+                f"{where}: {urls[0]} and {urls[-1]} are in different places; take each as a data "
                 f"set of its own: dataset=mix"
             )
     return root, {file[len(root) + 1 :]: found[file] for file in sorted(found)}

@@ -22,7 +22,7 @@ def refuse_taken(url: str, sign: str) -> None:
         ) from None
     if begun != sign.encode():
         raise ValueError(
-            f"{url} was begun with other data or settings; go on with those, or remove what is "
+            f"{url} was begun with other data or settings; resume with those, or remove what is "
             f"there and begin anew"
         )
 
