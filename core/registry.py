@@ -53,7 +53,7 @@ def _group(
 GROUPS: dict[str, Group] = {
     group.name: group
     for group in (
-        _group("dataset", "how samples are held", "storage source transform seed split",
+        _group("dataset", "how samples are read", "storage source transform seed split",
                option=None),
         _group("storage", "where records lie", option="dataset/storage"),
         _group("source", "where a stream comes from", "shard num_shards epoch",
@@ -64,7 +64,7 @@ GROUPS: dict[str, Group] = {
         _group("annotations", "label files beside the data", option="dataset/annotations"),
         _group("writer", "the form that packing writes"),
         _group("task", "losses and metrics", "num_classes class_names table"),
-        _group("sampler", "which record stands at a position",
+        _group("sampler", "which record is at a position",
                "n index seed batch_size mixed column_of shards"),
         _group("collate", "samples to a batch", "samples", partial=True),
         _group("transform", "changes one sample", "sample rng partners box_limits", partial=True),
@@ -142,7 +142,7 @@ def register(
     if group not in GROUPS:
         raise ValueError(f"register: no group named {group!r}; groups: {', '.join(sorted(GROUPS))}")
     if not _NAME.fullmatch(name):
-        raise ValueError(f"register: {name!r} is no name: letters, digits and _, no digit first")
+        raise ValueError(f"register: {name!r} is not a name: letters, digits and _, no digit first")
 
     def add(target: T) -> T:
         component = Component(group, name, target, global_random, capabilities)

@@ -135,9 +135,9 @@ def number_of(value: Any) -> float:
     """Parse a value as a number, NaN if missing; raise ValueError for text and infinity."""
     if value is None:
         return math.nan
-    number = _as_float(value, "is no number")
+    number = _as_float(value, "is not a number")
     if math.isinf(number):
-        raise ValueError(f"{number} is no finite number")
+        raise ValueError(f"{number} is not a finite number")
     return number
 
 
@@ -166,7 +166,7 @@ def numbers_of(values: Any) -> NDArray[np.float64]:
     """Parse a column [n] as `number_of` parses values; see `core.contracts.Storage.take`."""
     if isinstance(values, TextColumn):
         if (values.places >= 0).any():
-            raise ValueError("texts are no numbers")
+            raise ValueError("texts are not numbers")
         return np.full(len(values), np.nan)
     _refuse_others(values)
     numbers: NDArray[np.float64] = values.astype(np.float64)
@@ -290,12 +290,12 @@ def fit_table(
             )
         if not found[name].count and name == target:
             raise ValueError(
-                f"{where}: target {name!r} has no number in {start:,} rows of the training part; "
-                f"name another column"
+                f"{where}: target {name!r} lacks a number in all {start:,} rows of the training "
+                f"part; name another column"
             )
         if not found[name].count:
             raise ValueError(
-                f"{where}: column {name!r} has no value that can be used in {start:,} rows of the "
+                f"{where}: column {name!r} lacks a usable value in all {start:,} rows of the "
                 f"training part; leave it out with dataset.keys={{{name}:null}}"
             )
     for name, column in found.items():
@@ -333,7 +333,7 @@ def fit_table(
 def _tells_rows(name: str, column: _Numbers | _Categories | _Other) -> str:
     """Return why a column is not a feature unless the config names it; empty if it is a feature."""
     if not name or name.startswith("Unnamed: ") or _INDEX.fullmatch(name):
-        return "has no name of its own"
+        return "unnamed"
     if isinstance(column, _Numbers) and column.counts_rows:
         return "row numbers"
     if isinstance(column, _Categories) and all(map(_DATE.fullmatch, column.counts)):

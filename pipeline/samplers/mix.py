@@ -52,7 +52,7 @@ class MixSampler(DirectSampler):
     def __init__(self, n: int, seed: int = 0, *, mixed: Mixture) -> None:
         self._sources, self._drawn = mixed.sources, dict(_drawn(mixed))
         self._firsts = np.cumsum([0, *(source.size for source in mixed.sources)])
-        assert self._firsts[-1] == n, "the records of a mix are those of its sources"
+        assert self._firsts[-1] == n, "a mix has the records of its sources"
         drawn = self._drawn.values()
         self.samplers = {self._sources[number].name: each for number, each in self._drawn.items()}
         self.same = ("source", *sorted({name for sampler in drawn for name in sampler.same}))

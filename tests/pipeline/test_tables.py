@@ -104,7 +104,7 @@ def test_bad_rows_follow_the_policy(tmp_path):
         while not loader.stats.bad_samples:
             list(loader)
         assert loader.stats.bad_samples
-    with pytest.raises(ValueError, match="inf is no finite number"):
+    with pytest.raises(ValueError, match="inf is not a finite number"):
         batches(config_of(tmp_path, *overrides, "loader.on_error=raise", "loader.drop_last=false"))
     with pytest.raises(ValueError, match="no column 'z'; columns: x, c, y"):
         batches(config_of(tmp_path, *overrides, "dataset.decode.numeric=[z]"))

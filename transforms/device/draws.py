@@ -30,7 +30,7 @@ def row_words(fields: Batch, key: int) -> Integers:
     for field in ("epoch", "position"):
         if field not in fields:
             raise ValueError(
-                f"batch transform: the batch has no field {field!r}, which draws depend on; "
+                f"batch transform: the batch lacks the field {field!r}, which draws depend on; "
                 f"fields: {', '.join(fields)}"
             )
     epochs, positions = np.asarray(fields["epoch"]), np.asarray(fields["position"])

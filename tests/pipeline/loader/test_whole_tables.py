@@ -204,7 +204,7 @@ def test_rows_that_are_not_decoded_keep_what_is_missing(tmp_path, kind, keys, de
 
 
 BAD = {
-    "no finite number": ("size", float("inf")),
+    "not a finite number": ("size", float("inf")),
     "is too large to be scaled": ("size", 1e308),
     "its target 'price' is missing": ("price", None),
 }

@@ -39,9 +39,7 @@ def given(table: Path) -> list[str]:
 def test_row_numbers_dates_and_columns_without_a_name_are_left_out_and_said(table, capsys):
     run = job.train(compose([*given(table), "trainer.max_steps=1"]))
     said = capsys.readouterr().out
-    assert (
-        "table numbers: size; categories: kind (2); left out: '' (has no name of its own), " in said
-    )
+    assert "table numbers: size; categories: kind (2); left out: '' (unnamed), " in said
     assert "'row' (row numbers), 'day' (dates)" in said
     kept = json.loads(Path(run["run_dir"], "table.json").read_text())
     assert [name for name, _ in kept["left_out"]] == ["", "row", "day"]

@@ -142,8 +142,8 @@ def test_a_missing_value_before_the_type_is_known_counts():
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"age": "old"}, "column 'age': 'old' is no number"),
-        ({"age": math.inf}, "column 'age': inf is no finite number"),
+        ({"age": "old"}, "column 'age': 'old' is not a number"),
+        ({"age": math.inf}, "column 'age': inf is not a finite number"),
         ({"age": 1e300}, "column 'age' is too large"),
         ({"city": b"x"}, "column 'city'"),
         ({"age": np.zeros(2)}, "column 'age'"),
@@ -165,11 +165,11 @@ def test_a_column_that_is_gone_is_said():
     [
         (ROWS, {"numeric": ["agee"]}, "no column 'agee'; columns: age, city, code, flat"),
         (ROWS, {"target": "prise"}, "no column 'prise'"),
-        ([{"x": None, "y": 1}], {}, "column 'x' has no value"),
-        ([{"x": "a", "y": 1}], {"numeric": ["x"]}, "column 'x' has no value"),
+        ([{"x": None, "y": 1}], {}, "column 'x' lacks a usable value"),
+        ([{"x": "a", "y": 1}], {"numeric": ["x"]}, "column 'x' lacks a usable value"),
         ([{"x": "a"}, {"x": 1}], {}, "column 'x' holds text and numbers"),
         ([{"x": 1}, {"x": "a"}], {}, "column 'x' holds text and numbers"),
-        ([{"y": 1, "t": None}], {"target": "t"}, "target 't' has no number"),
+        ([{"y": 1, "t": None}], {"target": "t"}, "target 't' lacks a number"),
         ([{"label": 1}], {}, "no column of numbers or text"),
         ([], {}, "no row to train on, .*; lower dataset.val_fraction"),
         ([], {"target": "t"}, "no row to train on"),

@@ -170,7 +170,7 @@ def test_images_that_are_too_small(options, said):
 def test_what_cannot_be_cropped_is_said():
     with pytest.raises(ValueError, match=r"augment\.device\.crop: the batch has boxes"):
         crop(padding=2)({**batch(), "boxes": []})
-    with pytest.raises(ValueError, match="no field 'epoch'"):
+    with pytest.raises(ValueError, match="the batch lacks the field 'epoch'"):
         crop(padding=2)({name: value for name, value in batch().items() if name != "epoch"})
     with pytest.raises(ValueError, match=r"size is \[3\], expected one side or"):
         crop(size=[3])
