@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import numpy as np
@@ -11,9 +10,9 @@ from numpy.typing import NDArray
 
 from penstock.core.registry import register
 from penstock.core.sample import Sample
+from penstock.transforms.amounts import Amount, amount_range
 from penstock.transforms.cpu.targets import image_of
 
-Amount = float | Sequence[float]
 Pixels = NDArray[np.uint8]
 
 
@@ -44,10 +43,10 @@ class ColorJitter:
         p: Annotated[float, Ge(0), Le(1)] = 0.5,
     ) -> None:
         self._changes = (
-            (_brightened, *_range(brightness, "brightness")),
-            (_contrasted, *_range(contrast, "contrast")),
-            (_saturated, *_range(saturation, "saturation")),
-            (_turned, *_range(hue, "hue", hue=True)),
+            (_brightened, *amount_range(brightness, "color_jitter: brightness")),
+            (_contrasted, *amount_range(contrast, "color_jitter: contrast")),
+            (_saturated, *amount_range(saturation, "color_jitter: saturation")),
+            (_turned, *amount_range(hue, "color_jitter: hue", hue=True)),
         )
         self._p = p
 
@@ -110,21 +109,3 @@ def _mapped(image: Pixels, values: NDArray[np.floating[Any]]) -> Pixels:
     import cv2
 
     return cv2.LUT(image, values.round().clip(0, 255).astype(np.uint8))
-
-
-def _range(value: Amount, name: str, *, hue: bool = False) -> tuple[float, float]:
-    """Return least and largest of an amount; 1 is the centre of factors, and 0 of the hue."""
-    centre, least, most = (0.0, -0.5, 0.5) if hue else (1.0, 0.0, float("inf"))
-    if isinstance(value, (int, float)):
-        low, high = centre - value, centre + value
-        low = low if hue else max(low, 0.0)
-    else:
-        low, high = value if len(value) == 2 else (1.0, 0.0)
-    if not least <= low <= high <= most:
-        expected = (
-            "0 .. 0.5 or [least, largest] from -0.5 to 0.5"
-            if hue
-            else ("a number from 0 on or [least, largest] from 0 on")
-        )
-        raise ValueError(f"color_jitter: {name}={value}, expected {expected}")
-    return float(low), float(high)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -11,14 +10,13 @@ from annotated_types import Ge, Le
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
+from penstock.transforms.amounts import Amount, amount_range
 from penstock.transforms.device import colours
 from penstock.transforms.device.draws import uniforms
 from penstock.transforms.device.steps import Draws, PixelStep, Rows, rows_at_once
 
 if TYPE_CHECKING:
     import torch
-
-Amount = float | Sequence[float]
 
 _ON_ARRAYS = (colours.brighten, colours.contrast, colours.saturate, colours.turn)
 _ON_TENSORS = (colours.brightened, colours.contrasted, colours.saturated, colours.turned)
@@ -123,10 +121,10 @@ class ColorJitter(ColourStep):
     ) -> None:
         prefix = f"augment.device.{step}"
         self._ranges = [
-            _range(brightness, f"{prefix}.brightness", centre=1.0, least=0.0, most=float("inf")),
-            _range(contrast, f"{prefix}.contrast", centre=1.0, least=0.0, most=float("inf")),
-            _range(saturation, f"{prefix}.saturation", centre=1.0, least=0.0, most=float("inf")),
-            _range(hue, f"{prefix}.hue", centre=0.0, least=-0.5, most=0.5),
+            amount_range(brightness, f"{prefix}.brightness"),
+            amount_range(contrast, f"{prefix}.contrast"),
+            amount_range(saturation, f"{prefix}.saturation"),
+            amount_range(hue, f"{prefix}.hue", hue=True),
         ]
         self.p = p
         self._random_order = random_order
@@ -151,22 +149,6 @@ class ColorJitter(ColourStep):
         elif len(chosen):
             by_order["rows " + "".join(map(str, used))] = chosen
         return {"factors": np.stack(factors), **by_order} if by_order else {}
-
-
-def _range(
-    value: Amount, name: str, *, centre: float, least: float, most: float
-) -> tuple[float, float]:
-    if isinstance(value, (int, float)):
-        low, high = max(centre - value, least if centre else -value), centre + value
-        correct = value >= 0 and high <= most
-    else:
-        low, high = (float(value[0]), float(value[1])) if len(value) == 2 else (1.0, 0.0)
-        correct = least <= low <= high <= most
-    if not correct:
-        wanted = "0 .. 0.5, or [least, largest] within -0.5 .. 0.5"
-        wanted = wanted if centre == 0 else "0 or more, or [least, largest] from 0 on"
-        raise ValueError(f"{name} is {value}, expected {wanted}")
-    return low, high
 
 
 @register("batch_transform", "grayscale")
