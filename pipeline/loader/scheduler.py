@@ -99,6 +99,7 @@ class Scheduler:
             LoaderClosedError: Another thread closed the scheduler.
             LoaderTimeoutError: No batch came within `timeout_s` from workers that stay.
             WorkerError: Workers cannot be started, or a batch ends every one of them.
+            MemoryError: A batch takes more memory than any worker has.
             Exception: A batch could not be computed.
         """
         self._is_closed = False
@@ -198,8 +199,7 @@ class Scheduler:
     def _examined(self, task: BatchTask, death: WorkerDiedError) -> Delivery | BaseException:
         """Compute a task whose worker died, without the rows that end workers alone.
 
-        Raises:
-            WorkerError: The batch ends its workers, and none of its rows does so alone.
+        Return the error of the last death if the batch ends its workers and none of its rows does.
         """
         executor = self._opened()
         for _ in range(executor.lives - 1):
