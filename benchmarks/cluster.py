@@ -1,13 +1,13 @@
-"""Batches computed by Ray's actors: their price on the same cores, and what other cores add.
+"""Batches computed by Ray actors: their cost on the same cores, and the gain from other cores.
 
     python benchmarks/cluster.py PHOTOGRAPHS [--count 960] [--rounds 3]
 
-Photographs are decoded and resized to 224, in batches of 64. On the same two cores: worker
-processes, actors of `loader=ray`, and Ray Data's own ``map`` and ``iter_torch_batches``. Then the
-consumer is left one core, on which it computes 80 ms for every batch itself: with a worker
-process beside it, and with an actor of a node that is pinned to the other core. Loaders take turns,
-and the last of three epochs counts. At last the rates of many actors are simulated, from the
-times that an actor and the consumer took here for a batch.
+Loaders decode photographs and resize them to 224, in batches of 64. The first table compares, on
+the same two cores, worker processes, actors of `loader=ray`, and Ray Data's own ``map`` and
+``iter_torch_batches``. For the second, the consumer has one core, on which it computes 80 ms for
+every batch itself. A worker process shares this core, or an actor's node is pinned to the other
+core. Loaders take turns, and the last of three epochs counts. The last table simulates the rates of
+many actors from the measured times of an actor and the consumer for a batch.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _LINKS = {"10 Gbit/s": 1.25e9, "100 Gbit/s": 12.5e9}
 
 
 def main() -> None:
-    """Measure by turns, print the tables."""
+    """Measure the loaders by turns, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("photographs", type=Path, help="a folder of JPEG files, at any depth")
     parser.add_argument("--count", type=int, default=960)
@@ -79,11 +79,10 @@ def main() -> None:
 
 
 def simulated(batch_s: list[float], consumer_s: float) -> str:
-    """A table of the batches per second that many actors give one consumer.
+    """Return a table of the photographs per second that many actors give one consumer.
 
     Args:
-        batch_s: Seconds of an actor's thread for a batch, of which those of the simulation are
-            drawn.
+        batch_s: Measured seconds of an actor's thread for a batch; the simulation draws from them.
         consumer_s: Seconds of processor time that the consumer's process takes for a batch.
     """
     size_bytes = BATCH * SIDE * SIDE * 3
@@ -103,7 +102,7 @@ def simulated(batch_s: list[float], consumer_s: float) -> str:
 
 
 def _simulate(actors: int, batch_s: list[float], consumer_s: float, batches: int = 4000) -> float:
-    """Batches per second where actors compute, two ahead each, and one consumer takes in order."""
+    """Return batches per second: each actor computes two ahead, one consumer takes in order."""
     rng = random.Random(0)
     depth, ready = 2 * actors, [0.0] * actors  # when each actor is free
     heapq.heapify(ready)
@@ -148,7 +147,7 @@ def _ours(root: str, engine: str, workers: int) -> Any:
 
 
 def _ray_data(root: str, workers: int) -> Any:
-    """The same photographs by Ray Data: read, decoded, resized and batched by its tasks."""
+    """Iterate over the same photographs by Ray Data: its tasks read, decode, resize and batch."""
     import cv2
     import numpy as np
     import ray

@@ -2,9 +2,9 @@
 
     python benchmarks/device_steps.py [--batch-size 256] [--side 256]
 
-Ours gets bytes [B, H, W, 3], Kornia floats [B, 3, H, W], so that it converts nothing. Our time
-includes draws on the host and their copies. The two take turns, and the median round counts. Peak
-memory is in units of each side's own batch. ``--cpu`` runs a tiny version without a GPU.
+Our steps get bytes [B, H, W, 3]. Kornia gets floats [B, 3, H, W], so it converts nothing. Our
+time includes draws on the host and their copies. The two take turns, and the median round counts.
+Peak memory is in units of each library's own batch. ``--cpu`` runs a tiny version without a GPU.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ from kornia import augmentation
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "src")]
 
 from penstock.transforms.device.color_jitter import ColorJitter  # noqa: E402
-from penstock.transforms.device.random_erasing import RandomErasing  # noqa: E402
-from penstock.transforms.device.random_flip import RandomFlip  # noqa: E402
-from penstock.transforms.device.random_resized_crop import RandomResizedCrop  # noqa: E402
+from penstock.transforms.device.geometry import (  # noqa: E402
+    RandomErasing,
+    RandomFlip,
+    RandomResizedCrop,
+)
 from penstock.transforms.device.steps import DeviceStep, apply_steps, host_draws  # noqa: E402
 
 TRAIN: dict[str, Any] = {"seed": 0, "split": "train", "step": "step"}

@@ -1,10 +1,10 @@
 """Which loaders give the same batches with any number of workers, and after a resume.
 
-``python benchmarks/exactness.py [TOOL ...]`` runs every tool that is installed, on 384 records
-with a random draw for each, as its own documentation uses it. It compares the records of every
-batch, and the draws, with 1, 2 and 4 worker processes; it stops after three batches of two
-workers, and resumes from the loader's state with two workers, and with one; it kills one of two
-workers, and looks whether the rest of the epoch comes, and whether it is right.
+``python benchmarks/exactness.py [TOOL ...]`` runs every installed tool as its own documentation
+recommends, on 384 records with a random draw for each. The script compares the records of every
+batch, and the draws, with 1, 2 and 4 worker processes. It stops after three batches of two workers,
+and resumes from the loader's state with two workers, and with one. It kills one of two workers, and
+checks whether the rest of the epoch arrives and is correct.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Records:
 
 
 def seeded() -> None:
-    """Seed what a user seeds before training."""
+    """Seed the generators that a user seeds before training."""
     import torch
 
     random.seed(SEED)

@@ -1,7 +1,7 @@
-"""A process and all that it started: their memory and their time on the processor, from /proc.
+"""Memory and processor time of a process and its descendants, from /proc.
 
-A benchmark's cell is the leader of a session of its own, so its family is that session: also
-processes that their parent has left behind are found.
+A benchmark's cell leads its own session, and the processes of this session are its family. The
+session also contains orphaned processes.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 
 
 def members(session: int | None = None) -> list[int]:
-    """Ids of the processes of a session; of this process's own, if none is given.
+    """Return the ids of the processes of a session, by default this process's session.
 
-    Those that have ended and that nobody has waited for yet are none.
+    Zombie processes are left out.
     """
     session = os.getsid(0) if session is None else session
     pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit()]
@@ -30,7 +30,7 @@ def _session(pid: int) -> int | None:
 
 
 def _fields(pid: int) -> list[str]:
-    """Fields of /proc/PID/stat from the third, the state, on (proc(5)); none if it has ended."""
+    """Return fields of /proc/PID/stat from the third, the state (proc(5)); empty after its end."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
@@ -39,14 +39,14 @@ def _fields(pid: int) -> list[str]:
 
 
 def pss_mb(pids: list[int]) -> float:
-    """Proportional set size of some processes together, MB: pages that n map count 1/n each."""
+    """Return the total proportional set size in MB: a page that n processes map counts 1/n each."""
     return sum(_memory_kb(pid, "Pss:") for pid in pids) * 1024 / 1e6
 
 
 def private_mb(pid: int) -> float:
-    """Memory that one process has for itself alone, MB, without the slots that batches lie in.
+    """Return the private memory of a process in MB, without the slots that store batches.
 
-    Those are the slots': written by a worker, then mapped by the consumer too.
+    A worker writes the slots, and the consumer maps them too.
     """
     return _memory_kb(pid, "Private_Clean:", "Private_Dirty:", file="smaps") * 1024 / 1e6
 
@@ -67,9 +67,9 @@ def _memory_kb(pid: int, *fields: str, file: str = "smaps_rollup") -> int:
 
 
 def processor_s(pids: list[int]) -> float:
-    """Processor time of some processes and of their children that have ended, seconds.
+    """Return the processor time of processes and their ended children, in seconds.
 
-    The kernel counts it in ticks, of which there are `TICK_S` seconds each.
+    The kernel counts in ticks of `TICK_S` seconds.
     """
     times = [_fields(pid)[11:15] for pid in pids]  # user and system time, and of children
     return TICK_S * sum(int(field) for fields in times for field in fields)

@@ -2,10 +2,10 @@
 
     PYTHONPATH=src python benchmarks/gpu.py [--only SECTION,...] [--minutes 6] [--out outputs/gpu]
 
-Every section prints rows of one table and goes into ``results.json``; a section that fails leaves
-its error there, and the next one begins. No data is needed: arrays of noise and JPEG files of
-about 110 kB are made here. ``--cpu`` runs all of it, very small, without a GPU, which proves that
-it runs and nothing more.
+Every section prints rows of one table and adds them to ``results.json``. A section that fails
+writes its error there, and the next one begins. The script needs no data: it makes arrays of noise
+and JPEG files of about 110 kB. ``--cpu`` runs a very small version without a GPU, which only proves
+that the script runs.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def check_exactness(bench: Bench) -> Iterator[Row]:
                     if rng.random() < 0.1:
                         time.sleep(rng.random() * 0.005)
                     if engine == "processes" and turn % 4 == 3 and number == 2:
-                        os.kill(loader._scheduler._executor.pids[0], signal.SIGKILL)
+                        os.kill(loader._scheduler._executor._workers[0].child.pid, signal.SIGKILL)
                     if len(kept) > rng.randrange(8, 40):
                         bad += sum(wrong(batch, number) for number, batch in kept)
                         checked += len(kept)

@@ -20,7 +20,7 @@ import torch
 from prepared_images import PreparedImages, make_images
 from torch import nn
 
-from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.collates.fields import stack
 from penstock.pipeline.loader.device.accelerator import Accelerator
 from penstock.pipeline.loader.device.queue import DeviceQueue
 from penstock.pipeline.loader.loader import Loader

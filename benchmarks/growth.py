@@ -1,12 +1,12 @@
-"""Cost as work grows: samples a second over 10^3 to 10^7 samples, and over the workers.
+"""Cost as work grows: samples per second over 10^3 to 10^7 samples, and over worker counts.
 
     python benchmarks/growth.py [--largest 7] [--workers 1,2] [--rounds 5]
 
-The index is a real one of that length, memory-mapped, over a few generated images, so that only
-what grows with the data set can slow the loader down. Samples are small for the first table (a
-decoded JPEG of 128 x 128), so that overhead shows, and photographs of 500 x 375 with the
-``imagenet`` stack for the second. ``--workers 1,2,4,8,16`` gives the curve of a larger machine.
-Efficiency is n workers' rate over n times one worker's.
+The index is a real one of that length, memory-mapped, over a few generated images. Only costs that
+grow with the data set can slow the loader down. The first table uses small samples (a decoded JPEG
+of 128 x 128), which makes overhead visible. The second uses photographs of 500 x 375 with the
+``imagenet`` stack. ``--workers 1,2,4,8,16`` gives the curve of a larger machine. Efficiency is the
+rate of n workers over n times the rate of one worker.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ TIMEOUT_S = 600
 
 
 def write_images(folder: Path, height: int, width: int, count: int = 16) -> None:
-    """Photographs of nothing: colour at several scales and noise, JPEG of quality 90."""
+    """Write synthetic photographs: colour at several scales and noise, JPEG of quality 90."""
     import cv2
     import numpy as np
 
@@ -51,7 +51,7 @@ def write_images(folder: Path, height: int, width: int, count: int = 16) -> None
 
 
 def measure(overrides: list[str], batches: int) -> dict[str, float]:
-    """Samples a second over `batches` batches, through as many epochs as that takes."""
+    """Measure samples per second over `batches` batches, in as many epochs as needed."""
     sys.path.insert(0, str(ROOT))
     from penstock import build_loader, compose
 
@@ -77,7 +77,7 @@ def measure(overrides: list[str], batches: int) -> dict[str, float]:
 
 
 def overrides_of(index: Path, images: Path, workers: int) -> list[str]:
-    """The loader of a synthetic index."""
+    """Return the loader of a synthetic index."""
     return [
         f"imports=[{STORAGE}]", "dataset/storage=few_images", f"dataset.storage.path={index}",
         f"dataset.storage.images={images}", "dataset.val_fraction=0", "loader=threads",
@@ -116,7 +116,7 @@ def main() -> None:
 
 
 def over_samples(scratch: Path, arguments: argparse.Namespace) -> str:
-    """The table over the length of the data set."""
+    """Return the table over the length of the data set."""
     specs = {
         f"{10**power:,}": [
             *overrides_of(scratch / f"{power}.arrow", scratch / "small", 2),
@@ -132,7 +132,7 @@ def over_samples(scratch: Path, arguments: argparse.Namespace) -> str:
 
 
 def over_workers(scratch: Path, arguments: argparse.Namespace) -> str:
-    """The table over the number of workers."""
+    """Return the table over the number of workers."""
     counts = [int(text) for text in arguments.workers.split(",")]
     specs = {
         str(count): [
@@ -153,7 +153,7 @@ def over_workers(scratch: Path, arguments: argparse.Namespace) -> str:
 
 
 def run(specs: dict[str, list[str]], arguments: argparse.Namespace) -> dict[str, list[Any]]:
-    """Results of the rounds by name."""
+    """Return the results of the rounds by name."""
 
     def one(name: str) -> Any:
         spec = {"overrides": specs[name], "batches": arguments.batches}
@@ -165,7 +165,7 @@ def run(specs: dict[str, list[str]], arguments: argparse.Namespace) -> dict[str,
 
 
 def compared(results: dict[str, list[Any]], ratio: Any) -> list[list[str]]:
-    """A line for each name: medians, and ratios to the first name."""
+    """Return a line for each name: medians, and ratios to the first name."""
 
     def column(name: str, key: str) -> Sequence[float]:
         return [result[key] for result in results[name]]

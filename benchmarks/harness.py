@@ -1,4 +1,4 @@
-"""Measuring: cells in processes of their own, alternating rounds, medians, Markdown tables."""
+"""Measure: cells in separate processes, alternating rounds, medians, Markdown tables."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ _END_S = 10.0
 
 
 class CellError(RuntimeError):
-    """A cell failed; the message ends with what it said last."""
+    """A cell failed; the message ends with the last lines of its output."""
 
 
 def run_cell(
     script: str | Path, spec: dict[str, Any], *, python: str = sys.executable, timeout_s: float
 ) -> Any:
-    """Run one measurement in a process and a session of its own, and end all that is left of it.
+    """Run one measurement in a new process and session, and kill all processes of this session.
 
     Args:
-        script: A file that takes the specification as its last argument and answers by `reply`.
-        spec: What JSON can hold.
+        script: A file that takes the specification as its last argument and calls `reply`.
+        spec: The specification, serialisable as JSON.
         python: The interpreter.
-        timeout_s: Seconds after which the cell is ended.
+        timeout_s: Seconds until the cell is killed.
 
     Returns:
-        What the cell replied.
+        The result that the cell passed to `reply`.
 
     Raises:
-        CellError: It failed, replied nothing, or took too long.
+        CellError: The cell failed, sent no result, or timed out.
     """
     environment = {**os.environ, "NO_ALBUMENTATIONS_UPDATE": "1"}
     started: list[subprocess.Popen[Any]] = []
@@ -56,8 +56,8 @@ def run_cell(
             )
         )  # fmt: skip
 
-    # A file, not a pipe, whose end would wait for every process that the cell leaves behind. A
-    # thread starts the cell, since Ctrl-C in this one could come before its id is known.
+    # A file, not a pipe: reading a pipe waits until every process that the cell left behind ends.
+    # A thread starts the cell, because Ctrl-C in this thread could come before the id is known.
     with tempfile.TemporaryFile("w+", errors="replace") as output, ThreadPoolExecutor(1) as pool:
         try:
             pool.submit(start).result()
@@ -65,7 +65,7 @@ def run_cell(
         except subprocess.TimeoutExpired:
             raise CellError(f"no result within {timeout_s:g} s") from None
         finally:
-            pool.shutdown()  # then it is known whether anything was started
+            pool.shutdown()  # after this, `started` is complete
             for leader in started:
                 end_session(leader)
         output.seek(0)
@@ -78,7 +78,7 @@ def run_cell(
 
 
 def end_session(leader: subprocess.Popen[Any]) -> None:
-    """Kill every process of a session that this benchmark started, and wait until they are gone."""
+    """Kill every process of a session that this benchmark started, and wait until they end."""
     session = leader.pid
     assert session != os.getsid(0)
     deadline = time.monotonic() + _END_S
@@ -91,18 +91,18 @@ def end_session(leader: subprocess.Popen[Any]) -> None:
 
 
 def reply(result: Any) -> None:
-    """Give a cell's result to the process that runs it."""
+    """Send a cell's result to the process that runs the cell."""
     print(f"\n{_MARK}{json.dumps(result)}", flush=True)
 
 
 def keep_to_cores(count: int) -> None:
-    """Let this process and its children run on `count` of the cores that it may run on."""
+    """Restrict this process and its children to `count` of its allowed cores."""
     allowed = sorted(os.sched_getaffinity(0))
     os.sched_setaffinity(0, allowed[:count])
 
 
 def stop_when_terminated() -> None:
-    """Take SIGTERM as Ctrl-C, so that temporary folders go and cells end."""
+    """Treat SIGTERM as Ctrl-C, which removes temporary folders and ends cells."""
 
     def stop(*_: Any) -> NoReturn:
         raise KeyboardInterrupt
@@ -113,12 +113,12 @@ def stop_when_terminated() -> None:
 def alternate(
     names: Sequence[str], rounds: int, measure: Callable[[str], Any]
 ) -> dict[str, list[Any]]:
-    """Measure every name once a round, forth and back, so that what else runs meets them all.
+    """Measure every name once per round, forward and backward, to spread outside load evenly.
 
-    A name that fails is said and left out from then on.
+    When a name fails, print the error and skip the name in later rounds.
 
     Returns:
-        Results by name, one for each round; names that failed have none.
+        Results by name, one for each round; an empty list for a name that failed.
     """
     results: dict[str, list[Any]] = {name: [] for name in names}
     failed: set[str] = set()
@@ -136,21 +136,21 @@ def alternate(
 
 
 def paired(values: Sequence[float], others: Sequence[float]) -> list[float]:
-    """Ratios of the rounds, each against the same round."""
+    """Return the ratio of two measurements for each round."""
     return [a / b for a, b in zip(values, others, strict=True)]
 
 
 def spread(values: Sequence[float], digits: int = 0) -> str:
-    """Lowest to highest, as text."""
+    """Return the lowest and the highest value as text."""
     return f"{min(values):,.{digits}f}–{max(values):,.{digits}f}"
 
 
 def with_spread(values: Sequence[float], digits: int = 2) -> str:
-    """The median, and in parentheses the lowest and the highest."""
+    """Return the median, and in parentheses the lowest and the highest value, as text."""
     return f"{statistics.median(values):.{digits}f} ({spread(values, digits)})"
 
 
 def markdown(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A Markdown table; the first column is text, the others are figures."""
+    """Return a Markdown table; the first column is text, the others are numbers."""
     lines = [header, ["---", *["---:"] * (len(header) - 1)], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -1,4 +1,4 @@
-"""What a benchmark ran on, in words."""
+"""Describe the machine and the versions that a benchmark ran on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DISTRIBUTIONS = (
 
 
 def describe(cores: int | None = None) -> str:
-    """Processor, cores, memory, load and versions, on two lines."""
+    """Return processor, cores, memory, load and versions, on two lines."""
     allowed = len(os.sched_getaffinity(0))
     used = f"{cores or allowed} of {allowed} cores used"
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
@@ -32,7 +32,7 @@ def describe(cores: int | None = None) -> str:
 
 
 def processor() -> str:
-    """The processor's name."""
+    """Return the name of the processor."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith("model name"):
             return line.partition(":")[2].strip()
@@ -40,7 +40,7 @@ def processor() -> str:
 
 
 def versions_of(distributions: tuple[str, ...]) -> list[tuple[str, str]]:
-    """Those of the distributions that are installed, with their versions."""
+    """Return the name and version of each installed distribution."""
     found = []
     for name in distributions:
         try:

@@ -1,10 +1,10 @@
-"""What the loader's workers take: memory of all processes over epochs, and the first batch's time.
+"""Memory of the loader's workers: all processes over epochs, and the time to the first batch.
 
     python benchmarks/memory.py PHOTOGRAPHS [--workers 1,2,3,4] [--model-s 2]
 
-Each cell builds the loader, waits as long as building a model takes, asks for the first batch and
-goes through the epochs. Memory is the proportional set size of all processes together, taken amid
-each epoch; data read through a map (LMDB) would count in it, so this reads files.
+Each cell builds the loader, waits as long as building a model takes, and iterates over the epochs.
+Memory is the proportional set size of all processes together, sampled in the middle of each epoch.
+It would include data read through a memory map (LMDB), so this script reads files.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ WAYS = {
 
 
 def measure(overrides: list[str], model_s: float, epochs: int) -> dict[str, Any]:
-    """Seconds to the first batch, and the memory amid each epoch.
+    """Measure the seconds to the first batch, and the memory in the middle of each epoch.
 
     Returns:
-        ``first_s``; ``memory_mb``, one for each epoch; ``worker_mb``, what each worker process
-        has for itself alone, most first.
+        ``first_s``; ``memory_mb``, one for each epoch; ``worker_mb``, the private memory of each
+        worker process, in descending order.
     """
     sys.path.insert(0, str(ROOT))
     from penstock import build_loader, compose
@@ -97,7 +97,7 @@ def main() -> None:
 
 
 def report(results: dict[str, list[Any]], counts: list[int], model_s: float) -> str:
-    """The table as Markdown."""
+    """Return the table as Markdown."""
     lines = []
     for way in WAYS:
         before = None

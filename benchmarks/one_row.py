@@ -1,4 +1,4 @@
-"""One row of the loaders' table in a process of its own: checked, prepared or measured."""
+"""Check, prepare or measure one row of the loaders' table, in a separate process."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from rows import Work
 
 
 def check(module: Any) -> list[tuple[str, str]]:
-    """Import what the row needs; versions of it."""
+    """Import the libraries of a row, and return their versions."""
     for name in module.LIBRARIES:
         import_module(name)
     return versions_of(module.DISTRIBUTIONS)
 
 
 def measure(module: Any, option: str, work: Work, epochs: int) -> dict[str, float]:
-    """Time `epochs` epochs after one that warms up, then one more for the memory.
+    """Time `epochs` epochs after one that warms up, then run one more for the memory.
 
     Returns:
-        ``rate``, images a second; ``processor_us``, processor time an image of all processes;
-        ``first_s``, from the first `iter` to the first batch; ``open_s``, building what is
-        iterated; ``memory_mb``, the proportional set size of all processes amid an epoch.
+        ``rate``, images per second; ``processor_us``, processor time per image of all processes;
+        ``first_s``, from the first `iter` to the first batch; ``open_s``, building the loader;
+        ``memory_mb``, the proportional set size of all processes in the middle of an epoch.
     """
     for name in module.LIBRARIES:  # importing is not part of building
         import_module(name)
@@ -49,7 +49,7 @@ def measure(module: Any, option: str, work: Work, epochs: int) -> dict[str, floa
     wall_s = time.perf_counter() - start_s
     spent_s = max(TICK_S, processor_s(members()) - spent_s)
 
-    memory_mb, batch = 0.0, None  # or the last batch above would be counted, too
+    memory_mb, batch = 0.0, None  # else memory would include the last batch above
     for number, _ in enumerate(epoch()):
         if number == batches // 2:
             memory_mb = pss_mb(members())
@@ -82,7 +82,7 @@ def _check_batch(batch: Any, work: Work) -> None:
 
 
 def main() -> None:
-    """Do what the specification, JSON as the last argument, says."""
+    """Run the task of the specification, which is JSON in the last argument."""
     spec = json.loads(sys.argv[-1])
     module: Any = import_module(f"rows.{spec['module']}")
     if spec["do"] == "check":

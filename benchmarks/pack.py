@@ -1,15 +1,14 @@
-"""Packing many small files: ours beside the writers of other libraries, and the floor of each.
+"""Pack many small files: `pack`, the writers of other libraries, and the floor of each.
 
     python benchmarks/pack.py [--count 10000] [--rounds 5] [--rows ours,lmdb] [--cold]
 
-The files are small JPEG (64 x 64), in folders by class, read from the page cache, or with
-``--cold`` from the disk, as what is larger than memory is. Every row runs in a process of its own,
-the rows alternate, and ratios are of the same round. The floors: reading every file in one process,
-writing as many bytes to one file with a sync (what the disk takes), and decoding and encoding each
-file anew in as many threads as there are cores. The script that people write puts every file into
-LMDB; its quickest form syncs once, at the end. Ours also looks for sizes and labels, computes
-checksums, syncs, can go on after a kill, and opens and compares the result, which the others do
-not; their rows write and close.
+The files are small JPEG (64 x 64), in folders by class. They are read from the page cache, or with
+``--cold`` from the disk, as data larger than memory would be. Every row runs in a separate process,
+the rows alternate, and ratios compare the same round. There are three floors: reading every file in
+one process, writing as many bytes to one file with a sync (the disk's limit), and decoding and
+re-encoding each file in one thread per core. A typical user script puts every file into LMDB; its
+fastest form syncs once, at the end. `pack` also finds sizes and labels, computes checksums, syncs,
+can resume after a kill, and opens and compares the result. The other rows only write and close.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ FLOOR = {"write": "write", "encode": "encode", "ours-quality": "encode"}
 
 
 def write_files(folder: Path, count: int) -> None:
-    """Small JPEG files of noise, in folders by class."""
+    """Write small JPEG files of noise, in folders by class."""
     import cv2
     import numpy as np
 
@@ -73,7 +72,7 @@ def write_files(folder: Path, count: int) -> None:
 
 
 def files_of(folder: Path) -> Iterator[tuple[str, bytes, int]]:
-    """Key, content and label of every file."""
+    """Yield key, content and label of every file."""
     for label, inside in enumerate(sorted(folder.iterdir())):
         for file in sorted(os.listdir(inside)):
             with open(inside / file, "rb", buffering=0) as opened:
@@ -81,13 +80,13 @@ def files_of(folder: Path) -> Iterator[tuple[str, bytes, int]]:
 
 
 def read(folder: Path, target: Path, workers: str) -> None:
-    """Every file once."""
+    """Read every file once."""
     for _ in files_of(folder):
         pass
 
 
 def encode(folder: Path, target: Path, workers: str) -> None:
-    """Every file decoded and encoded anew."""
+    """Decode and re-encode every file."""
     import simplejpeg
 
     def once(item: tuple[str, bytes, int]) -> int:
@@ -100,7 +99,7 @@ def encode(folder: Path, target: Path, workers: str) -> None:
 
 
 def ours(folder: Path, target: Path, workers: str, *overrides: str) -> Callable[[], Any]:
-    """The command, its configuration read."""
+    """Run the command `pack`, with its config composed."""
     sys.path.insert(0, str(ROOT))
     from penstock.pipeline.commands import pack
     from penstock.pipeline.config.compose import configure
@@ -111,7 +110,7 @@ def ours(folder: Path, target: Path, workers: str, *overrides: str) -> Callable[
 
 
 def write(folder: Path, target: Path, workers: str) -> None:
-    """As many bytes as the files have, a megabyte at a time."""
+    """Write as many bytes as the files have, a megabyte at a time."""
     left = sum(file.stat().st_size for inside in folder.iterdir() for file in os.scandir(inside))
     chunk = os.urandom(1 << 20)
     with open(target, "wb", buffering=0) as file:
@@ -121,7 +120,7 @@ def write(folder: Path, target: Path, workers: str) -> None:
 
 
 def put(folder: Path, target: Path, workers: str, *, sync: bool = True) -> None:
-    """Values by number, and nothing else."""
+    """Write values by number, and nothing else."""
     import lmdb
 
     env = lmdb.open(str(target), map_size=1 << 34, sync=sync)
@@ -137,7 +136,7 @@ def put(folder: Path, target: Path, workers: str, *, sync: bool = True) -> None:
 
 
 def shards(folder: Path, target: Path, workers: str) -> None:
-    """Tar files."""
+    """Write tar files."""
     import webdataset
 
     target.mkdir()
@@ -147,7 +146,7 @@ def shards(folder: Path, target: Path, workers: str) -> None:
 
 
 def table(folder: Path, target: Path, workers: str) -> None:
-    """Rows as the public hubs lay them out."""
+    """Write rows in the layout of the public hubs."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -165,7 +164,7 @@ def table(folder: Path, target: Path, workers: str) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Have the system drop what it holds of every file."""
+    """Drop every file from the page cache."""
     for inside in folder.iterdir():
         for file in os.scandir(inside):
             descriptor = os.open(file.path, os.O_RDONLY)
@@ -174,7 +173,7 @@ def forget(folder: Path) -> None:
 
 
 def measure(row: str, folder: Path, target: Path, workers: str, cold: bool) -> dict[str, float]:
-    """Files a second, and processor time for each."""
+    """Measure files per second, and the processor time per file."""
     count = sum(1 for _ in files_of(folder))
     if cold:
         forget(folder)
@@ -225,7 +224,7 @@ def main() -> None:
         os.environ["XDG_CACHE_HOME"] = f"{scratch}/cache"
         folder = Path(scratch, "files")
         write_files(folder, arguments.count)
-        os.sync()  # what is not on the disk yet cannot be dropped
+        os.sync()  # the system cannot drop pages before they are on the disk
         spec = {"folder": str(folder), "scratch": scratch, "workers": arguments.workers}
         spec |= {"cold": arguments.cold}
 
@@ -239,7 +238,7 @@ def main() -> None:
 
 
 def report(results: dict[str, list[Any]], arguments: argparse.Namespace) -> str:
-    """The table."""
+    """Return the table."""
     rows = []
     for name, each in results.items():
         floor = results.get(FLOOR.get(name, "read")) or results["read"]

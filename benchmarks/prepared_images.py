@@ -1,4 +1,4 @@
-"""Images that are ready but for a crop and a flip: data that costs next to nothing to prepare."""
+"""Images that need only a crop and a flip: data that costs almost nothing to prepare."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class PreparedImages(Dataset):
         return self.crop, self.crop, 3
 
     def read(self, indices: Any, positions: Any, epoch: int) -> list[int]:
-        """Nothing is read before it is cropped."""
+        """Return the indices; `finish` reads the images as it crops them."""
         return list(indices.tolist())
 
     def finish(
@@ -76,12 +76,12 @@ class PreparedImages(Dataset):
         return self.finish(self.read(indices, positions, epoch), positions, epoch)
 
     def fingerprint(self) -> str:
-        """Noise is noise."""
+        """Return a constant for each length: any noise will do."""
         return f"noise {len(self)}"
 
 
 def make_images(path: Path, count: int, side: int) -> Path:
-    """Noise in a ``.npy`` file, uint8 [count, side, side, 3]; no measurement looks at it."""
+    """Write noise to a ``.npy`` file, uint8 [count, side, side, 3]; no measurement looks at it."""
     shape = (count, side, side, 3)
     images = np.lib.format.open_memmap(path, mode="w+", dtype=np.uint8, shape=shape)
     noise = np.random.default_rng(0).integers(0, 256, (64, *shape[1:]), np.uint8)

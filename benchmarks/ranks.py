@@ -1,11 +1,11 @@
-"""What one of 1,024 ranks needs for the order and the index of up to 10^10 records.
+"""Cost of the order and the index of up to 10^10 records on one of 1,024 ranks.
 
     python benchmarks/ranks.py [--largest 10] [--records 20000]
 
-The order: a plan and a sampler give the last rank's rows of the first batch, and of one in the
-middle of a later epoch. The index: small images are packed in several forms, opened by a process
-for the first time on a machine, and then by another. Each cell runs in a process of its own; files
-are those that the ranks of a machine share.
+The order: a plan and a sampler return the last rank's rows of the first batch, and of a batch in
+the middle of a later epoch. The index: one process opens small images, packed in several forms, for
+the first time on the machine; then a second process opens them. Each cell runs in a separate
+process. The ranks of a machine share the counted files.
 """
 
 from __future__ import annotations
@@ -32,18 +32,21 @@ FORMS = ("image_folder", "webdataset", "lmdb", "parquet", "memmap")
 
 
 def order(name: str, n: int) -> dict[str, float]:
-    """Plan and sampler of the last rank, in this process."""
+    """Measure the plan and sampler of the last rank, in this process."""
+    from penstock.datasets.records.table import Table
     from penstock.pipeline.loader.plan import BatchPlan
-    from penstock.pipeline.samplers.random import RandomSampler
-    from penstock.pipeline.samplers.sequential import SequentialSampler
-    from penstock.pipeline.samplers.shard_shuffle import ShardShuffleSampler
+    from penstock.pipeline.samplers.random import (
+        RandomSampler,
+        SequentialSampler,
+        ShardShuffleSampler,
+    )
     from penstock.pipeline.samplers.weighted import WeightedSampler
 
     kinds: dict[str, Any] = {
         "sequential": lambda: SequentialSampler(n),
         "random": lambda: RandomSampler(n, seed=1),
         "shard_shuffle": lambda: ShardShuffleSampler(n, seed=1, shard_records=10_000),
-        "weighted": lambda: WeightedSampler(n, seed=1, weights=str(_weights(n))),
+        "weighted": lambda: WeightedSampler(n, Table([], {}), 1, weights=str(_weights(n))),
     }
     before = _own()
     start = time.perf_counter()
@@ -52,14 +55,14 @@ def order(name: str, n: int) -> dict[str, float]:
     _rows(plan, sampler, 0, 0)
     first_s = time.perf_counter() - start
     start = time.perf_counter()
-    _rows(plan, sampler, 7, len(plan) // 2)
+    _rows(plan, sampler, 7, plan.num_batches // 2)
     jump_s = time.perf_counter() - start
     own = _own() - before
     return {"first_s": first_s, "jump_s": jump_s, "own_mb": own / 1e6, "files_mb": _cache() / 1e6}
 
 
 def _own() -> int:
-    """Bytes of this process alone that no file holds."""
+    """Return the private bytes of this process that no file backs."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
     return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Private_Dirty"))
 
@@ -85,7 +88,7 @@ def _cache() -> int:
 
 
 def index(form: str, folder: str) -> dict[str, float]:
-    """Open packed data, in this process."""
+    """Measure opening packed data, in this process."""
     from penstock.core.registry import find
     from penstock.pipeline.config.components import register_components
 
@@ -109,9 +112,9 @@ def _pack(scratch: Path, count: int) -> None:
     """The same images in every form."""
     import cv2
 
+    from penstock.datasets.storages.arrays import MemmapWriter
     from penstock.datasets.storages.image_folder import ImageFolder
     from penstock.datasets.storages.lmdb import LmdbWriter
-    from penstock.datasets.storages.memmap import MemmapWriter
     from penstock.datasets.storages.parquet import ParquetWriter
     from penstock.datasets.storages.webdataset import WebDatasetWriter
     from penstock.datasets.writing import write_storage

@@ -1,16 +1,16 @@
-"""Photographs in tar shards behind a slow line: the share of its bandwidth that a loader gets.
+"""Photographs in tar shards behind a slow link: each loader's share of the bandwidth.
 
     python benchmarks/remote.py PHOTOGRAPHS [--count 6000] [--latency-ms 20] [--mb-per-s 100]
         [--peers-python PATH]
 
-An object store in a process of its own answers each request after the latency, and sends all
-answers together no faster than the line. Records are not decoded: that would measure the
-processor. Ours draws them in a random order over all shards, by their index, or by
-``sampler=shard_shuffle``, and fills its cache; the webdataset library streams shards in a random
-order and shuffles in a buffer, which is what it does; mosaicml-streaming and litdata, which may
-have an interpreter of their own, read what their own writers made of the photographs, by their
-default shuffling; the plain way is torch's DataLoader with a request for each record. Memory is
-that of the largest process at its peak. Loaders take turns over the rounds.
+An object store in a separate process answers each request after the latency, and sends all answers
+together no faster than the link. No loader decodes records, because that would measure the
+processor. Our loader reads all shards in random order by their index, or by
+``sampler=shard_shuffle``, and fills its cache. The webdataset library streams shards in random
+order and shuffles in a buffer. mosaicml-streaming and litdata read data from their own writers,
+with their default shuffling. They may run under another interpreter. The baseline is torch's
+DataLoader, with a request per record. Memory is the peak of the largest process. Loaders take turns
+over the rounds.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def _pack(scratch: Path) -> Path:
 
 
 def _prepared(scratch: Path, arguments: argparse.Namespace) -> dict[str, Path]:
-    """Have the peers of the other interpreter, if there is one, write their own form."""
+    """Write the data of the peers by the other interpreter, if given."""
     made = {}
     for loader, (module, _) in PEERS.items() if arguments.peers_python else ():
         folder = made[loader] = scratch / module
@@ -109,7 +109,7 @@ def _prepared(scratch: Path, arguments: argparse.Namespace) -> dict[str, Path]:
 
 
 def _ours(url: str, shards: Path, *more: str) -> dict[str, float]:
-    # Libraries are imported before the clock starts, as the others' are.
+    # Import libraries before the clock starts, as for the other loaders.
     import cv2  # noqa: F401
     import torch  # noqa: F401
 
@@ -145,17 +145,17 @@ def _webdataset(url: str, shards: Path) -> dict[str, float]:
 
 
 def _mosaicml(url: str, shards: Path) -> dict[str, float]:
-    import rows.mosaicml  # noqa: F401 - it lets the library be imported
+    import rows.mosaicml  # noqa: F401 - makes the library importable
     from streaming import StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
     from torch.utils.data import DataLoader
 
-    clean_stale_shared_memory()  # of a process that was ended
+    clean_stale_shared_memory()  # left by a killed process
     data = StreamingDataset(
         remote=url, local=f"{os.environ['XDG_CACHE_HOME']}/mds", shuffle=True, batch_size=BATCH
     )
-    for stream in data.streams:  # forked workers would share the connection that read the index,
-        stream._downloader.clean_up()  # and wait a minute for what another of them was sent
+    for stream in data.streams:  # forked workers would share the connection that read the index
+        stream._downloader.clean_up()  # and wait a minute for data that another worker received
     loader = DataLoader(data, batch_size=BATCH, num_workers=WORKERS, collate_fn=list)
     return {"mb_per_s": _rate(loader, lambda batch: sum(len(each["image"]) for each in batch))}
 
@@ -195,7 +195,7 @@ def _plain(url: str, shards: Path) -> dict[str, float]:
 
 
 class _OneRequestEach:
-    """A map-style dataset as one writes it: a record is a request over a connection kept open."""
+    """A typical map-style dataset: each record is a request over a persistent connection."""
 
     def __init__(self, places: list[tuple[str, int, int]]) -> None:
         self._places = places
@@ -232,7 +232,7 @@ PEERS: dict[str, tuple[str, Callable[[str, Path], dict[str, float]]]] = {
 
 
 def _rate(batches: Iterable[Any], size: Callable[[Any], int]) -> float:
-    """MB a second up to the last batch; workers may take their time to end."""
+    """Return MB per second up to the last batch, without the time that workers need to end."""
     start = end = time.perf_counter()
     total = 0
     for batch in batches:
@@ -242,7 +242,7 @@ def _rate(batches: Iterable[Any], size: Callable[[Any], int]) -> float:
 
 
 def serve(spec: dict[str, Any]) -> None:
-    """Serve the shards until the input ends; tell the address first."""
+    """Print the address, then serve the shards until the input ends."""
     from tests.object_store import ObjectStore
 
     store = ObjectStore()
@@ -253,7 +253,7 @@ def serve(spec: dict[str, Any]) -> None:
 
 
 def cell(spec: dict[str, Any]) -> None:
-    """Measure one loader at a server of its own."""
+    """Measure one loader with its own server."""
     if "prepare" in spec:
         from rows import Work
 

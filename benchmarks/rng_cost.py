@@ -1,9 +1,9 @@
-"""What exactness costs: the keyed rng and the plan, per sample of the standard image workload.
+"""Cost of exactness: the keyed rng and the plan, per sample of the standard image workload.
 
-The same decoding and the same augmentation stack run with and without them, alternately in
-this process: `keyed` sets the generator to every position and takes indices from the plan and
-the sampler; `free` lets one generator run on and takes indices from an array. What is measured is
-the processor's time, which other work on the machine hardly moves.
+The same decoding and augmentation stack runs with and without them, alternately in this process.
+`keyed` sets the generator to every position and takes indices from the plan and the sampler. `free`
+never resets its generator and takes indices from an array. The script measures processor time,
+which other work on the machine hardly affects.
 
     python benchmarks/rng_cost.py /path/to/photographs [--rounds 7]
 """
@@ -47,7 +47,7 @@ def main() -> None:
     order = np.random.default_rng(0).permutation(len(records))
 
     def keyed(epoch: int) -> None:
-        for number in range(len(plan)):
+        for number in range(plan.num_batches):
             positions, _ = plan.batch(number)
             indices = sampler.indices(epoch, int(positions[0]), int(positions[-1]) + 1)
             for index, position in zip(indices.tolist(), positions.tolist(), strict=True):

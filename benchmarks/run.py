@@ -1,12 +1,12 @@
-"""The loaders' table: ours and its peers on one work, on this machine, in one run.
+"""The loaders' table: ours and its peers on the same work, on this machine, in one run.
 
     python benchmarks/run.py PHOTOGRAPHS [--peers-python PATH]... [--rows ours,grain] [--rounds 5]
 
 Work: JPEG photographs in the page cache to RandomResizedCrop(224), a horizontal flip and uint8
-batches of 128, shuffled, with two workers on two cores. Every row runs in a process of its own;
-the rows alternate over the rounds; in each, a first epoch warms up. Peers that are installed
-neither here nor for one of ``--peers-python`` are listed as such. The Markdown that is printed at
-the end is what README.md holds.
+batches of 128, shuffled, with two workers on two cores. Every row runs in a separate process. The
+rows alternate over the rounds, and in each round a first epoch warms up. The report lists peers
+that neither this interpreter nor one of ``--peers-python`` can import. At the end, the script
+prints the Markdown for README.md.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TITLES = {
     "prepared": "Prepared data",
     "large": "Photographs of 12 megapixels",
 }
-# Large photographs: so many different ones, linked so often, in batches of so many.
+# Large photographs: number of different ones, of links, and of images in a batch.
 LARGE_DIFFERENT, LARGE_COUNT, LARGE_BATCH = 16, 128, 16
 
 
@@ -53,7 +53,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="bench-") as name:
         scratch = Path(name)
         (scratch / "tmp").mkdir()
-        # What rows cache or leave behind goes with the folder.
+        # Removing the folder also removes caches and leftovers of the rows.
         os.environ |= {"XDG_CACHE_HOME": f"{scratch}/cache", "HF_HOME": f"{scratch}/hf"}
         os.environ["TMPDIR"] = f"{scratch}/tmp"
         rows = select(arguments.rows)
@@ -79,7 +79,7 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """The command line."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("photographs", type=Path, help="a folder of JPEG files, at any depth")
     parser.add_argument(
@@ -105,7 +105,7 @@ def parse() -> argparse.Namespace:
 
 
 def select(text: str) -> list[Row]:
-    """Rows whose name begins with, or whose group is, one of the comma-separated words."""
+    """Return rows whose name begins with, or whose group is, one of the comma-separated words."""
     words = [word for word in text.split(",") if word]
     chosen = [row for row in ROWS if not words or any(row.matches(word) for word in words)]
     if not chosen:
@@ -123,7 +123,7 @@ def cell(row: Row, spec: dict[str, Any], python: str, timeout_s: float) -> Any:
 def find(
     rows: Sequence[Row], arguments: argparse.Namespace
 ) -> tuple[dict[str, str], dict[str, str], dict[str, str]]:
-    """The interpreter of each row, versions by peer, and why rows have no interpreter."""
+    """Return the interpreter of each row, versions by peer, and errors of rows without one."""
     pythons = {row.name: sys.executable for row in rows if row.kind != "peer"}
     versions: dict[str, str] = {}
     missing: dict[str, str] = {}
@@ -147,7 +147,7 @@ def find(
 
 
 def lay_out(rows: Sequence[Row], scratch: Path, arguments: argparse.Namespace) -> dict[str, Work]:
-    """Link or make the photographs that the rows need; what each has to do."""
+    """Link or make the photographs that the rows need, and return the work of each row."""
     photographs = find_photographs(arguments.photographs)
     folders = {"photographs": scratch / "photographs", "large": scratch / "large"}
     link_photographs(photographs, folders["photographs"], arguments.images)
@@ -169,7 +169,7 @@ def lay_out(rows: Sequence[Row], scratch: Path, arguments: argparse.Namespace) -
 def prepare(
     row: Row, work: Work, python: str, arguments: argparse.Namespace, missing: dict[str, str]
 ) -> None:
-    """Convert a row's data, unless a row before it has; what fails is said and left out."""
+    """Convert a row's data, unless already converted; print a failure and skip the row."""
     if row.prepares is None or Path(work.prepared).exists():
         return
     try:
@@ -186,7 +186,7 @@ def report(
     missing: Mapping[str, str],
     arguments: argparse.Namespace,
 ) -> str:
-    """Everything as Markdown."""
+    """Return the whole report as Markdown."""
     parts = [
         describe(arguments.workers),
         f"{arguments.images} images, {arguments.rounds} rounds of {arguments.epochs} epochs, "
@@ -214,7 +214,7 @@ def table(
     results: Mapping[str, list[dict[str, float]]],
     rates: Mapping[str, list[float]],
 ) -> str:
-    """The table of a group; ratios are medians of the rounds'."""
+    """Return the table of a group; ratios are medians over the rounds."""
     floor = next((row.name for row in rows if row.kind == "floor"), None)
     best = best_of(rates, [row.name for row in rows if row.kind == "peer"])
 

@@ -1,7 +1,7 @@
 """Time and memory to start an epoch and to jump into it, over 10^3 ... 10^9 positions.
 
-Each cell runs in a process of its own, so that its memory is its own. Torch's samplers stand
-beside ours, up to the size where they would need more than a few gigabytes.
+Each cell runs in a separate process, which isolates its memory. The table compares torch's samplers
+with ours, up to the size where torch's would need more than a few gigabytes.
 
     python benchmarks/scale.py [--largest 9]
 """
@@ -24,19 +24,19 @@ from machine import describe
 ROOT = Path(__file__).resolve().parents[1]
 BATCH = 256
 TIMEOUT_S = 600
-# Beyond these sizes a sampler's lists take gigabytes or it refuses: powers of ten.
+# Powers of ten; beyond them, a sampler's lists take gigabytes or the sampler refuses.
 LARGEST = {"torch random": 8, "torch weighted": 7, "ours weighted": 8}
 
 
 def ours_random(n: int) -> tuple[float, float]:
-    """Seconds to the first batch of epoch 0, and to one in the middle of epoch 7."""
+    """Return seconds to the first batch of epoch 0, and to one in the middle of epoch 7."""
     from penstock.pipeline.samplers.random import RandomSampler
 
     return _ours(lambda: RandomSampler(n, seed=1), n)
 
 
 def ours_weighted(n: int) -> tuple[float, float]:
-    """The same, by weight; the weights are a file, as a user of this many would have them."""
+    """Measure sampling by weight; the weights are in a file, as is usual at this size."""
     import numpy as np
 
     from penstock.pipeline.samplers.weighted import WeightedSampler
@@ -47,7 +47,9 @@ def ours_weighted(n: int) -> tuple[float, float]:
         weights[:] = 1.0
         weights[::2] = 3.0
         weights.flush()
-        return _ours(lambda: WeightedSampler(n, seed=1, weights=str(file)), n)
+        from penstock.datasets.records.table import Table
+
+        return _ours(lambda: WeightedSampler(n, Table([], {}), 1, weights=str(file)), n)
 
 
 def _ours(make, n: int) -> tuple[float, float]:  # type: ignore[no-untyped-def]
@@ -61,14 +63,14 @@ def _ours(make, n: int) -> tuple[float, float]:  # type: ignore[no-untyped-def]
 
 
 def torch_random(n: int) -> tuple[float, float]:
-    """Torch's, up to the first batch; a jump means drawing the epoch and skipping half of it."""
+    """Measure torch's random sampler; to jump, it draws the epoch and skips half of it."""
     from torch.utils.data import RandomSampler
 
     return _torch(RandomSampler(range(n)), n)
 
 
 def torch_weighted(n: int) -> tuple[float, float]:
-    """Torch's, by weight."""
+    """Measure torch's weighted sampler."""
     import torch
     from torch.utils.data import WeightedRandomSampler
 
@@ -95,9 +97,9 @@ SAMPLERS = {
 
 
 def measure(name: str, n: int) -> dict[str, float]:
-    """Run one cell in this process: seconds to the first batch and of a jump, and megabytes."""
+    """Run one cell in this process: seconds to the first batch, seconds of a jump, megabytes."""
     sys.path.insert(0, str(ROOT))
-    # What importing costs is not the sampler's.
+    # Import first, to exclude the memory and time of the import.
     import_module("torch" if name.startswith("torch") else "penstock.pipeline.samplers.weighted")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     first_s, jump_s = SAMPLERS[name](n)

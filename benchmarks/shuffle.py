@@ -1,11 +1,11 @@
-"""How well orders with locality shuffle, beside a permutation of all records.
+"""Shuffle quality of orders with locality, compared with a permutation of all records.
 
     python benchmarks/shuffle.py [--records 1280000] [--shards 128]
 
-The orders of MosaicML's library are written down here anew, for one node: *py1s* permutes shards
-and the records of each; *py1b* permutes shards, and the records within blocks of a fixed number;
-*py1e* permutes shards, then moves each record by a uniform draw of up to half a block either way.
-The data is taken to be sorted, which is the worst case: shard by shard, by what is to be learned.
+This file reimplements the orders of MosaicML's library for one node. *py1s* permutes shards and the
+records of each shard. *py1b* permutes shards, and the records within blocks of fixed size. *py1e*
+permutes shards, then moves each record by a uniform draw of up to half a block either way. The data
+is assumed to be sorted by the target, shard by shard, which is the worst case.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Order = NDArray[np.int64]
 
 ROOT = Path(__file__).resolve().parents[1]
 BATCH = 256
-BLOCK = 1 << 18  # the least that their library takes by itself
+BLOCK = 1 << 18  # the smallest default of MosaicML's library
 EPOCHS = 4
 HEADER = ["order", "shards in a batch", "noise of a batch's mean", "pairs that meet again"]
 
@@ -50,9 +50,8 @@ def main() -> None:
 
 
 def orders_of(n: int, shards: int) -> dict[str, Callable[[int], Order]]:
-    """Functions of an epoch to its order, int64 [n], by name."""
-    from penstock.pipeline.samplers.random import RandomSampler
-    from penstock.pipeline.samplers.shard_shuffle import ShardShuffleSampler
+    """Return functions by name, each from an epoch to its order, int64 [n]."""
+    from penstock.pipeline.samplers.random import RandomSampler, ShardShuffleSampler
 
     firsts = np.arange(shards) * n // shards
 
@@ -91,11 +90,11 @@ def orders_of(n: int, shards: int) -> dict[str, Callable[[int], Order]]:
 
 
 def measure(orders: list[Order], n: int, shards: int) -> tuple[float, float, float]:
-    """Measure epochs' orders.
+    """Measure the orders of epochs.
 
     Returns:
-        Distinct shards in a batch; the standard deviation of the mean of a batch of what rises
-        along the data; and how often two records of a batch share one in the next epoch too.
+        Distinct shards in a batch; the standard deviation of a batch's mean, for a value that rises
+        along the data; and the number of pairs that share a batch in this and the next epoch.
     """
     whole = n // BATCH * BATCH
     batches = [order[:whole].reshape(-1, BATCH) for order in orders]

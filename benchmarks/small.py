@@ -1,14 +1,13 @@
-"""Samples per second of arrays in memory-mapped files, beside torch's DataLoader.
+"""Samples per second of arrays in memory-mapped files, compared with torch's DataLoader.
 
-Small images (32 x 32) are shuffled, cropped with padding 4, flipped, and put into uint8 batches
-of 512: through the real config (``dataset=memmap augment=small``) with every engine, as training on
-the CPU has them, and by torch's DataLoader sample by sample, its workers counted up. The floor is
-``np.take`` into one buffer. ``--raw SIDE`` is about larger images kept as pixels:
-RandomResizedCrop(224) and a flip, where the floor is copying and resizing alone.
+Loaders shuffle small images (32 x 32), crop them with padding 4, flip them, and collate uint8
+batches of 512. Ours runs through the real config (``dataset=memmap augment=small``) with every
+engine, as for training on the CPU. Torch's DataLoader works sample by sample, with an increasing
+number of workers. The floor is ``np.take`` into one buffer. ``--raw SIDE`` measures larger images
+stored as pixels: RandomResizedCrop(224) and a flip. There, the floor is copying and resizing alone.
 
-All loaders live in one tree of processes and take turns. A turn is four epochs in a row, of which
-the first one is not counted: it brings caches and workers to where they are in training. What is
-told are medians, with the lowest and the highest.
+All loaders run in one tree of processes and take turns. A turn is four epochs in a row. The first
+does not count: it warms up caches and workers. The table shows the median, lowest and highest.
 
     python benchmarks/small.py [--rounds 7] [--count 50000] [--workers 2]
     python benchmarks/small.py --raw 256 [--count 1000]
@@ -43,7 +42,7 @@ Epoch = Callable[[], int]
 
 
 class PerSample:
-    """A map-style dataset over the arrays, written with care: no conversions, no Python loops.
+    """A careful map-style dataset over the arrays: no conversions, no Python loops.
 
     Args:
         folder: The arrays.
@@ -96,7 +95,7 @@ class Resized:
 
 
 def resize_into(row: np.ndarray, image: np.ndarray, rng: np.random.Generator) -> None:
-    """A random box of 8 to 100 % of an image, resized into `row`, flipped half of the times."""
+    """Resize a random box of 8 to 100 % of an image into `row`, flipped half of the time."""
     import cv2
 
     side = image.shape[0]
@@ -111,7 +110,7 @@ def resize_into(row: np.ndarray, image: np.ndarray, rng: np.random.Generator) ->
 
 
 def torch_loader(dataset: Any, workers: int, batch_size: int) -> Epoch:
-    """A DataLoader of torch over a map-style dataset."""
+    """Return an epoch of torch's DataLoader over a map-style dataset."""
     from torch.utils.data import DataLoader
 
     loader = DataLoader(
@@ -121,7 +120,7 @@ def torch_loader(dataset: Any, workers: int, batch_size: int) -> Epoch:
 
 
 def ours(folder: Path, batch_size: int, *overrides: str) -> Epoch:
-    """A loader through the config, with what `augment.device` does to its batches."""
+    """Return an epoch of our loader, by the config, with the steps of `augment.device`."""
     from penstock import compose
     from penstock.pipeline.build import build_device_transforms, build_loader
     from penstock.pipeline.loader.device.queue import DeviceQueue
@@ -149,7 +148,7 @@ def batches(count: int, batch_size: int) -> Iterator[np.ndarray]:
 
 
 def take_floor(folder: Path, batch_size: int) -> Epoch:
-    """np.take into one buffer."""
+    """Return an epoch of `np.take` into one buffer."""
     images = np.asarray(np.load(folder / "images.npy", mmap_mode="r"))
     buffer = np.empty((batch_size, *images.shape[1:]), np.uint8)
 
@@ -162,7 +161,7 @@ def take_floor(folder: Path, batch_size: int) -> Epoch:
 
 
 def resize_floor(folder: Path, batch_size: int, threads: int) -> Epoch:
-    """Copying and resizing alone, threads taking a batch each into buffers that they keep."""
+    """Return an epoch of copying and resizing: each thread fills its own buffer with a batch."""
     images = np.asarray(np.load(folder / "images.npy", mmap_mode="r"))
     pool = ThreadPoolExecutor(threads)
     buffers = [np.empty((batch_size, CROP, CROP, 3), np.uint8) for _ in range(threads)]
@@ -181,7 +180,7 @@ def resize_floor(folder: Path, batch_size: int, threads: int) -> Epoch:
 
 
 def write_arrays(folder: Path, count: int, side: int) -> None:
-    """Noise, and labels."""
+    """Write noise, and labels."""
     rng = np.random.default_rng(0)
     shape = (count, side, side, 3)
     images = np.lib.format.open_memmap(folder / "images.npy", "w+", np.uint8, shape)
@@ -193,7 +192,7 @@ def write_arrays(folder: Path, count: int, side: int) -> None:
 
 
 def engines(workers: int) -> dict[str, list[str]]:
-    """Overrides by the name of an engine."""
+    """Return overrides by the name of an engine."""
     threads = ["loader=threads", f"loader.num_workers={workers}"]
     return {
         "inline": ["loader=inline"],
@@ -208,7 +207,7 @@ def engines(workers: int) -> dict[str, list[str]]:
 
 
 def small_ways(folder: Path, batch_size: int, workers: int) -> dict[str, Epoch]:
-    """What is measured of small images, by name; a bar stands before what is augmented."""
+    """Return the measured loaders for small images, by name."""
     ways = {"np.take into one buffer": take_floor(folder, batch_size)}
     for name in ("inline", "1 thread"):
         plain = ["augment=small", "augment.device.crop=null", "augment.device.flip=null"]
@@ -225,7 +224,7 @@ def small_ways(folder: Path, batch_size: int, workers: int) -> dict[str, Epoch]:
 
 
 def raw_ways(folder: Path, batch_size: int, workers: int) -> dict[str, Epoch]:
-    """What is measured of large images, by name."""
+    """Return the measured loaders for large images, by name."""
     ways = {"copying and resizing alone": resize_floor(folder, batch_size, workers)}
     for name, overrides in engines(workers).items():
         ways[f"ours, {name}"] = ours(folder, batch_size, "augment=imagenet", *overrides)
@@ -234,13 +233,13 @@ def raw_ways(folder: Path, batch_size: int, workers: int) -> dict[str, Epoch]:
 
 
 def measured(ways: dict[str, Epoch], rounds: int) -> dict[str, list[float]]:
-    """Samples per second of every way, by turns."""
+    """Measure the samples per second of every loader, by turns."""
     rates: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, epoch in ways.items():
             gc.collect()
             epoch()
-            # A loader that works ahead has some batches ready now, and as many when time is taken.
+            # A loader that works ahead has as many batches ready now as at the end of the timing.
             start = time.perf_counter()
             count = sum(epoch() for _ in range(EPOCHS))
             rates[name].append(count / (time.perf_counter() - start))

@@ -1,8 +1,8 @@
-"""What timing the stages costs, as a share of processor time, on pipelines that do little.
+"""Cost of timing the stages, as a share of processor time, on pipelines that do little.
 
-Images from memory are decoded or passed on, go through a transform that does nothing, and are
-stacked into batches of 512, in this process: nothing hides behind other work. With and without
-the clocks and the loader's stats alternate.
+The pipeline decodes images from memory or passes them on, applies a transform that does nothing,
+and stacks batches of 512. It runs in this process, so no cost hides behind other work. Runs with
+and without the clocks and the loader's stats alternate.
 
     python benchmarks/stage_times.py [--rounds 21]
 """
@@ -26,12 +26,12 @@ from penstock.core.contracts import Storage  # noqa: E402
 from penstock.core.sample import Record  # noqa: E402
 from penstock.datasets.map_dataset import MapDataset  # noqa: E402
 from penstock.datasets.records.table import Table  # noqa: E402
-from penstock.pipeline.collates.stack import stack  # noqa: E402
+from penstock.pipeline.collates.fields import stack  # noqa: E402
 from penstock.pipeline.loader.loader import Loader  # noqa: E402
 from penstock.pipeline.loader.settings import LoaderSettings  # noqa: E402
 from penstock.pipeline.loader.stats import LoaderStats  # noqa: E402
 from penstock.transforms.decode.image import ImageDecoder  # noqa: E402
-from penstock.transforms.decode.raw import make_raw_decoder  # noqa: E402
+from penstock.transforms.decode.raw import RawDecoder  # noqa: E402
 
 SAMPLES, BATCH = 8_192, 512
 
@@ -58,7 +58,7 @@ class NoStats(LoaderStats):
     def begin(self) -> None:
         """Nothing."""
 
-    def add(self, delivery: Any) -> None:
+    def count_in(self, delivery: Any) -> None:
         """Nothing."""
 
     def asked(self) -> None:
@@ -124,7 +124,7 @@ def main() -> None:
     jpeg = [simplejpeg.encode_jpeg(image, quality=90) for image in smooth]
     files = [jpeg[n % len(jpeg)] for n in range(SAMPLES)]
     compare("JPEG of 64 x 64, decoded", rounds, ImageDecoder(), nothing, files)
-    compare("arrays of 32 x 32, passed on", rounds, make_raw_decoder(), nothing, pixels)
+    compare("arrays of 32 x 32, passed on", rounds, RawDecoder(), nothing, pixels)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
-"""The table of storages: the same records in every form, and what reading from each costs.
+"""The table of storages: the same records in every form, and the cost of reading each.
 
     python benchmarks/storages.py PHOTOGRAPHS [--count 100000] [--rounds 5] [--seconds 2]
 
-Two sets: small JPEG (64 x 64) in folders by class, and the photographs. Each is packed by every
-writer that can hold it, and small images also as decoded pixels. Every measurement has a process
-of its own; forms alternate over the rounds, forth and back, and ratios are of the same round. All
-of it lies in the page cache. `penstock bench storages` does the same with data of yours.
+There are two sets: small JPEG (64 x 64) in folders by class, and the photographs. Every writer that
+supports a set packs it, and small images are also packed as decoded pixels. Every measurement runs
+in a separate process. Forms alternate over the rounds, forward and backward, and ratios compare the
+same round. All data is in the page cache. `penstock bench storages` does the same with your own
+data.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ HEADER = ["form", "random/s", "/ files", "in order/s", "/ files", "processor µs
 
 
 def main() -> None:
-    """Make the files, pack and measure them, print the tables."""
+    """Make the files, pack and measure them, and print the tables."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("photographs", type=Path, help="a folder of JPEG files, at any depth")
     parser.add_argument("--count", type=int, default=100_000, help="small images")
@@ -57,9 +58,9 @@ def table(folder: Path, title: str, arguments: argparse.Namespace, *, raw: bool)
 
     Args:
         folder: The images.
-        title: What they are.
+        title: The name of the images in the heading.
         arguments: Rounds and seconds.
-        raw: Also as pixels, for images that are all of one size.
+        raw: Also pack pixels, for images of one size.
     """
     sys.path.insert(0, str(ROOT))
     from penstock.pipeline.build import open_storage, storage_opener
@@ -103,7 +104,7 @@ def table(folder: Path, title: str, arguments: argparse.Namespace, *, raw: bool)
 
 
 def _on_disk(folder: Path) -> int:
-    """Bytes of the blocks that the files below a folder take."""
+    """Return the disk usage of the files below a folder, in bytes."""
     return sum(512 * path.stat().st_blocks for path in folder.rglob("*") if path.is_file())
 
 

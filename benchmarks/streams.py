@@ -1,11 +1,12 @@
-"""Photographs that come as a stream: what a second worker adds, beside torch's own loader.
+"""Photographs from a stream: the gain from a second worker, compared with torch's DataLoader.
 
     python benchmarks/streams.py PHOTOGRAPHS [--count 1200] [--rounds 3]
 
-An IterableDataset decodes and resizes photographs, and divides them by ``get_worker_info()``, as
-torch's documentation has it; torch's DataLoader and ours read it with the same number of processes,
-ours in as many readers as that. Beside them ours reads the same files from tar shards, in order,
-and decodes in threads. Loaders take turns; the second epoch counts, when workers have started.
+An IterableDataset decodes and resizes photographs, and splits them by ``get_worker_info()``, as
+torch's documentation recommends. Torch's DataLoader and ours read it with the same number of
+processes; ours uses one reader per process. Ours also reads the same files from tar shards, in
+order, and decodes in threads. Loaders take turns. The second epoch counts, after workers have
+started.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Photographs(IterableDataset[Any]):
 
 
 def main() -> None:
-    """Measure the loaders by turns, print the table."""
+    """Measure the loaders by turns, and print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("photographs", type=Path, help="a folder of JPEG files, at any depth")
     parser.add_argument("--count", type=int, default=1200)

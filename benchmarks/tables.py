@@ -1,14 +1,14 @@
-"""Rows per second of tables in files, beside torch's DataLoader over tensors in memory.
+"""Rows per second of tables in files, compared with torch's DataLoader over tensors in memory.
 
-200,000 rows of 16 numbers (some missing), 4 categories and a label are shuffled. Ours reads a CSV
-file and a Parquet file through the real config (``dataset/decode=table``): it scales the numbers,
-fills in what is missing, and looks the categories up. Torch is given tensors of numbers and ids
-that are ready, and does nothing but gather: row by row, as its ``TensorDataset`` is used mostly,
-and by whole batches of indices (``batch_size=None`` and a ``BatchSampler``).
+Loaders shuffle 200,000 rows of 16 numbers (some missing), 4 categories and a label. Ours reads a
+CSV file and a Parquet file through the real config (``dataset/decode=table``): it scales the
+numbers, fills missing values, and looks up the categories. Torch gets ready tensors of numbers and
+ids, and only gathers: row by row, the usual way to use ``TensorDataset``, and by whole batches of
+indices (``batch_size=None`` and a ``BatchSampler``).
 
-All loaders live in one process and take turns; a turn is an epoch, the first one of each is not
-counted, and what is told are medians, with the lowest and the highest. Ratios are medians of the
-rounds' own.
+All loaders run in one process and take turns. A turn is an epoch, and the first epoch of each
+loader does not count. The tables show the median, lowest and highest. Ratios are medians over the
+rounds.
 
     python benchmarks/tables.py [--rounds 5] [--rows 200000] [--batches 512,4096] [--workers 2]
 """
@@ -34,7 +34,7 @@ NUMBERS, CATEGORIES = 16, (5, 20, 100, 1000)
 
 
 def write_tables(folder: Path, count: int) -> None:
-    """The same rows as CSV and as Parquet, of row groups of 20,000."""
+    """Write the same rows as CSV and as Parquet, in row groups of 20,000."""
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet
@@ -53,7 +53,7 @@ def write_tables(folder: Path, count: int) -> None:
 
 
 def ours(path: Path, batch_size: int, *overrides: str) -> Epoch:
-    """A loader through the config."""
+    """Return an epoch of our loader, by the config."""
     from penstock import compose
     from penstock.pipeline.build import build_loader
 
@@ -61,7 +61,7 @@ def ours(path: Path, batch_size: int, *overrides: str) -> Epoch:
         [
             f"dataset={path.suffix[1:]}", f"dataset.storage.path={path}", "dataset.val_fraction=0",
             "dataset/decode=table", "augment=as_is", f"loader.batch_size={batch_size}", *overrides,
-            "loader.across_epochs=false",  # else it works ahead in the turns of the others
+            "loader.across_epochs=false",  # else it works ahead during the turns of other loaders
         ]
     )  # fmt: skip
     loader = build_loader(config, "train")
@@ -69,7 +69,7 @@ def ours(path: Path, batch_size: int, *overrides: str) -> Epoch:
 
 
 def torch_loader(count: int, batch_size: int, workers: int, *, batched: bool) -> Epoch:
-    """A DataLoader of torch over a `TensorDataset`."""
+    """Return an epoch of torch's DataLoader over a `TensorDataset`."""
     import torch
     from torch.utils.data import BatchSampler, DataLoader, RandomSampler, TensorDataset
 
@@ -90,7 +90,7 @@ def torch_loader(count: int, batch_size: int, workers: int, *, batched: bool) ->
 
 
 def ways_of(folder: Path, count: int, batch_size: int, workers: int) -> dict[str, Epoch]:
-    """What is measured, by name; torch's best row by row is what the others are compared with."""
+    """Return the measured loaders by name; ratios are to torch's best loader row by row."""
     ways = {
         f"torch, row by row, {n} workers": torch_loader(count, batch_size, n, batched=False)
         for n in (0, workers)
@@ -132,7 +132,7 @@ def main() -> None:
 
 
 def show(rates: dict[str, list[float]], title: str) -> None:
-    """Print a table of rates, beside torch's row by row in the same rounds."""
+    """Print a table of rates, and ratios to torch's row by row in the same rounds."""
     by_rows = [values for name, values in rates.items() if "row by row" in name]
     best = max(by_rows, key=statistics.median)
     print(f"\n{title}\n")

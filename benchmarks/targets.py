@@ -1,4 +1,4 @@
-"""What the loader is to reach, as ratios of rows of one run, and the table that says it."""
+"""Targets of the loader, as ratios of rows of one run, and the table that compares them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ BEST_PEER = "best peer"
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A ratio of two rows' images per second, and what it is to be at least."""
+    """A ratio of two rows' images per second, and its minimum."""
 
     text: str
     row: str
@@ -43,12 +43,12 @@ def targets_table(
     efforts: Mapping[str, Sequence[float]],
     peers: Sequence[str],
 ) -> str:
-    """Markdown of the targets whose rows were measured.
+    """Return the Markdown table of the targets whose rows were measured.
 
     Args:
-        rates: Images per second by row, one a round.
-        efforts: Processor time an image by row, one a round.
-        peers: The peers' rows that read the photographs as they are.
+        rates: Images per second by row, one per round.
+        efforts: Processor time per image by row, one per round.
+        peers: Rows of peers that read the photographs as they are.
     """
     best = best_of(rates, peers)
     lines = []
@@ -66,6 +66,6 @@ def targets_table(
 
 
 def best_of(rates: Mapping[str, Sequence[float]], names: Sequence[str]) -> str | None:
-    """The row of the highest median, or None if none was measured."""
+    """Return the row with the highest median, or None if no row was measured."""
     measured = [name for name in names if rates.get(name)]
     return max(measured, key=lambda name: statistics.median(rates[name]), default=None)

@@ -2,33 +2,32 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import io
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.user_errors import is_trouble
 
-_T = TypeVar("_T")
+Header = tuple[tuple[int, ...], bool, np.dtype[Any]]
+"""Shape, Fortran order and dtype."""
 _TRIES = 20
 # The maximum header that NumPy reads, and the bytes before it.
 _HEADER_BYTES = 10_012
 _FIELDS = {"images": "image", "labels": "label", "masks": "mask", "keys": "key"}
-_RESERVED = ("index", "key", "position", "epoch", "valid")
+RESERVED = ("index", "key", "position", "epoch", "valid")
 _FIELD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def read_npy(data: bytes) -> NDArray[Any]:
     """Return the array in a `.npy` file's bytes as a writable copy; errors as for `view_npy`."""
-    array = view_npy(data)
-    return array.copy("F" if array.flags.f_contiguous and not array.flags.c_contiguous else "C")
+    return view_npy(data).copy("K")
 
 
 def view_npy(data: bytes) -> NDArray[Any]:
@@ -39,70 +38,62 @@ def view_npy(data: bytes) -> NDArray[Any]:
     """
     # A header ends in a line feed; the ten bytes before the header may contain one too.
     end = data.find(b"\n", 10, _HEADER_BYTES) + 1
-    try:
-        shape, fortran, dtype = _header(data[:end])
-    except Exception as error:  # of any type, from Python's own parser
-        if is_trouble(error):
-            raise
-        said = " ".join(str(error).split())
-        raise ValueError(f"is no .npy file, or a damaged one ({said})") from None
-    if dtype.hasobject:
-        raise ValueError("holds Python objects (pickled), which are never loaded")
+    shape, fortran, dtype = _header(data[:end])
     # Compare before allocating: a damaged header may have any shape.
     wanted, found = math.prod(shape) * dtype.itemsize, len(data) - end
     if found != wanted:
         raise ValueError(f"has {found:,} bytes of {dtype} {list(shape)}, expected {wanted:,}")
-    content = memoryview(data)[end:]
     order: Any = "F" if fortran else "C"
-    return np.ndarray(shape, dtype, content, order=order)
+    return np.ndarray(shape, dtype, memoryview(data)[end:], order=order)
 
 
 def map_npy(path: str | Path) -> NDArray[Any]:
     """Return the array in a `.npy` file memory-mapped, read-only; errors as for `view_npy`."""
-    return _parsed(lambda: np.load(path, mmap_mode="r", allow_pickle=False))
-
-
-def _parsed(parse: Callable[[], _T]) -> _T:
-    """Call `parse`, and retry spurious failures of CPython's parser, which reads the headers.
-
-    Before 3.11.8 it sometimes fails while several threads parse (CPython issue 106905).
-    """
-    for _ in range(_TRIES):
-        with contextlib.suppress(SystemError):
-            return parse()
-    return parse()
+    with open(path, "rb") as file:
+        shape, fortran, dtype = read_npy_header(file)
+        return np.memmap(file, dtype, "r", file.tell(), shape, "F" if fortran else "C")
 
 
 @functools.lru_cache(maxsize=128)
-def _header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+def _header(head: bytes) -> Header:
     """Parse a header, cached: many files have equal headers, and NumPy takes 15 us for each."""
     file = io.BytesIO(head)
     found = read_npy_header(file)
     if file.tell() != len(head):
-        raise ValueError("its header ends elsewhere")
+        raise ValueError("is no .npy file, or a damaged one (its header ends elsewhere)")
     return found
 
 
-def read_npy_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Return shape, Fortran order and dtype; move `file` from its start to the array."""
-    version = np.lib.format.read_magic(file)
-    if version not in ((1, 0), (2, 0)):
-        raise ValueError(f"format version {version[0]}.{version[1]}")
-    start = file.tell()
+def read_npy_header(file: IO[bytes]) -> Header:
+    """Return shape, Fortran order and dtype; move `file` from its start to the array.
 
-    def parse() -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    ValueError for damage and for Python objects. CPython's parser, which reads the headers, fails
+    sometimes before 3.11.8 while several threads parse (issue 106905), so try again.
+    """
+    start = file.tell()
+    for _ in range(_TRIES):
         file.seek(start)
         try:
-            if version == (1, 0):
-                return np.lib.format.read_array_header_1_0(file)
-            return np.lib.format.read_array_header_2_0(file)
+            version = np.lib.format.read_magic(file)
+            if version not in ((1, 0), (2, 0)):
+                raise ValueError(f"format version {version[0]}.{version[1]}")
+            read = np.lib.format.read_array_header_1_0
+            found = (read if version == (1, 0) else np.lib.format.read_array_header_2_0)(file)
+        except SystemError:
+            continue
         except (MemoryError, RecursionError):  # of Python's parser; headers are at most 10 kB
-            raise ValueError("its header is nested too deep") from None
-
-    found = _parsed(parse)
-    if any(length < 0 for length in found[0]):
-        raise ValueError(f"shape {found[0]}, expected lengths from 0 on")
-    return found
+            raise ValueError("is a damaged .npy file (its header is nested too deep)") from None
+        except Exception as error:  # of any type, from Python's own parser
+            if is_trouble(error):
+                raise
+            said = " ".join(str(error).split())
+            raise ValueError(f"is no .npy file, or a damaged one ({said})") from None
+        if found[2].hasobject:
+            raise ValueError("holds Python objects (pickled), which are never loaded")
+        if any(length < 0 for length in found[0]):
+            raise ValueError(f"is a damaged .npy file (shape {found[0]})")
+        return found
+    raise SystemError("NumPy cannot parse .npy headers while other threads parse")
 
 
 def write_npy(array: NDArray[Any]) -> bytes:
@@ -113,53 +104,23 @@ def write_npy(array: NDArray[Any]) -> bytes:
 
 
 def look_at_header(
-    file: IO[bytes],
-    size_bytes: int,
-    where: str,
-    *,
-    remedy: str = "copy it again",
-    kinds: str = "biufc",
-    rows: bool = True,
+    file: IO[bytes], size_bytes: int, where: str
 ) -> tuple[tuple[int, ...], str, int]:
-    """Return shape, dtype and array offset of a `.npy` file (NumPy's NEP 1), without unpickling.
+    """Return shape, dtype and array offset of a `.npy` file with an axis of contiguous samples.
 
-    Args:
-        file: At the file's start; moves to the array.
-        size_bytes: Size of the whole file.
-        where: Name of the file in messages.
-        remedy: Alternative to rewriting a damaged file with NumPy, for messages.
-        kinds: Accepted kinds of dtypes, as NumPy names them.
-        rows: Require an axis of samples, and contiguous samples.
-
-    Raises:
-        ValueError: The file is damaged, cut short, or cannot be mapped.
+    ValueError if the file, `where` in messages, is damaged, cut short, or cannot be mapped.
     """
     try:
         shape, fortran, dtype = read_npy_header(file)
-    except Exception as error:  # of any type, from Python's own parser
-        if is_trouble(error):
-            raise
-        raise ValueError(
-            f"{where} is no .npy file, or a damaged one ({' '.join(str(error).split())}); write it "
-            f"with np.save, or {remedy}"
-        ) from None
+    except ValueError as error:
+        raise ValueError(f"{where} {error}; write it with np.save, or copy it again") from None
     offset = file.tell()
-    if dtype.hasobject:
+    too_large = dtype.kind == "u" and dtype.itemsize == 8 and len(shape) == 1
+    scattered = fortran and len(shape) > 1
+    if not shape or dtype.kind not in "biufcSU" or too_large or scattered:
         raise ValueError(
-            f"{where} holds Python objects (pickled), which are never loaded; save one "
-            f"array of numbers per field"
-        )
-    if dtype.kind not in kinds or (dtype.kind == "u" and dtype.itemsize == 8 and len(shape) == 1):
-        raise ValueError(
-            f"{where} holds {dtype}, expected numbers that a tensor can hold; save it "
-            f"with another type, such as int64"
-        )
-    if rows and not shape:
-        raise ValueError(f"{where} holds one number, expected an axis of samples first")
-    if fortran and len(shape) > 1:
-        raise ValueError(
-            f"{where} is in Fortran order, in which a sample is scattered over the file; "
-            f"save np.ascontiguousarray(array)"
+            f"{where} holds {dtype} {list(shape)}{' in Fortran order' * scattered}, expected rows "
+            f"of numbers that a tensor can hold; save np.ascontiguousarray(array), or another type"
         )
     missing = offset + math.prod(shape) * dtype.itemsize - size_bytes
     if missing > 0:
@@ -181,7 +142,7 @@ def check_field(field: str, named: str, *, where: str, taken: Sequence[str] = ()
     `named` is the source of the name, for messages. `taken` are reserved names that the storage
     handles itself.
     """
-    reserved = [name for name in _RESERVED if name not in taken]
+    reserved = [name for name in RESERVED if name not in taken]
     if field in reserved or not _FIELD.fullmatch(field):
         raise ValueError(
             f"{where}: {named} would be a field {field!r}, expected a name of "
@@ -193,15 +154,3 @@ def field_place(field: str) -> tuple[int, str]:
     """Return the sort key of a field: ``image``, ``label``, then by name."""
     order = ("image", "label")
     return (order.index(field) if field in order else len(order)), field
-
-
-def same_count(counts: Mapping[str, int], *, where: str) -> int:
-    """Return the common number of rows of all fields; raise ValueError if they differ."""
-    first = next(iter(counts))
-    for field, count in counts.items():
-        if count != counts[first]:
-            raise ValueError(
-                f"{where}: {first} has {counts[first]:,} rows and {field} has {count:,}, "
-                f"expected the same number"
-            )
-    return counts[first]

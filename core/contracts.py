@@ -2,20 +2,8 @@
 
     storage -> decoder -> transform -> dataset -> sampler -> collate -> model and task
 
-Objects that cross to another process pickle as their constructor arguments. They open their
-handles on first use in the process that uses them, and work under fork, spawn and forkserver.
-
-`Storage`, `Writer`, `Source`, `Dataset`, `StreamDataset`, `Decoder`, `Sampler` and `Collate` are
-base classes: extend them and override their defaults::
-
-    @register("sampler", "pairs")
-    class PairSampler(Sampler):
-        group = 2
-
-Other components declare optional abilities in ``capabilities``, an attribute or property that holds
-the frozen class of their group. A component without the attribute follows the contract alone. A
-component that wraps another one declares the abilities of the wrapped component.
-`capabilities_of` reads the declaration once, when a dataset or a loader is built.
+Extend a base class and override its defaults. Objects that cross to another process pickle as their
+constructor arguments, and open their handles on first use there.
 """
 
 from __future__ import annotations
@@ -26,7 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from penstock.core.sample import (
     MAX_RECORD_BYTES,
@@ -43,7 +31,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from penstock.core.parts import PackPlan, Part, PartSummary, Written
+    from penstock.core.parts import PackPlan, Part, PartSummary
 
     Array = NDArray[Any]
     Int64Array = NDArray[np.int64]
@@ -54,29 +42,21 @@ Allocate = Callable[[int], Any]
 Sizes = Callable[["Int64Array"], "Array | None"]
 """Returns the size of each record in memory after reading, integers [n], or None if unknown."""
 
-C = TypeVar("C")
 
-
-def capabilities_of(part: Any, kind: type[C]) -> C:
-    """Return the declared capabilities of a component, or the defaults of `kind`."""
-    found = getattr(part, "capabilities", None)
-    return found if isinstance(found, kind) else kind()
+def abilities_of(part: Any, kind: type[Any]) -> Any:
+    """Return a component that extends `kind`, or for a plain function `kind` with its defaults."""
+    return part if isinstance(part, kind) else kind
 
 
 # Storage: records by index.
 
 
 class Index(ABC):
-    """Metadata of every record, known without reading the records.
+    """Metadata of every record, known without reading the records."""
 
-    Attributes:
-        columns: Names of the columns next to the key: ``label``, ``size_bytes``, ``height``, ...
-        class_names: Class names by label, or None without labels.
-        field_classes: Class names by annotated field, such as ``box_labels`` or ``mask``.
-    """
-
-    columns: tuple[str, ...] = ()
-    class_names: tuple[str, ...] | None = None
+    columns: tuple[str, ...] = ()  # ``label``, ``size_bytes``, ``height``, ...
+    class_names: tuple[str, ...] | None = None  # class names by label, or None without labels
+    # Class names by annotated field, such as ``box_labels`` or ``mask``.
     field_classes: Mapping[str, tuple[str, ...]] = MappingProxyType({})
 
     @abstractmethod
@@ -108,44 +88,26 @@ class Index(ABC):
         return [key.encode("utf-8", "surrogateescape") for key in self.keys(indices)]
 
 
-class Ranks(Protocol):
-    """An array that pickles as the path of its file."""
-
-    @property
-    def array(self) -> Int64Array:
-        """The rank of each record, int64 [n], from 0."""
-
-
 class Storage(ABC):
-    """Random access to the records of a data set.
+    """Random access to the records of a data set."""
 
-    A storage whose class has ``parts_inside`` may hold several parts in one file: the method takes
-    a path, and returns the paths of ``train``, ``val`` and optionally ``test`` inside, or None.
-
-    Attributes:
-        index: Metadata of the records.
-        column_fields: The fields of every record, in order, if `take` reads them as columns: each
-            has one shape and dtype. Empty without columns.
-        reads_urls: The class reads URLs by itself; for other classes the files are copied first.
-        is_remote: Records come from a URL, and the index notices when one changes, so that a cache
-            may keep them.
-        max_record_bytes: The maximum size of a record; larger records are bad.
-    """
-
-    index: Index
+    index: Index  # metadata of the records
+    # The fields of every record, in order, if `take` reads them as columns.
     column_fields: tuple[str, ...] = ()
+    # The class reads URLs; for other classes the files are copied first.
     reads_urls: ClassVar[bool] = False
+    # Records come from a URL whose changes the index notices, so they may be cached.
     is_remote: bool = False
-    max_record_bytes: int = MAX_RECORD_BYTES
+    max_record_bytes: int = MAX_RECORD_BYTES  # the maximum size of a record; larger records are bad
 
     def __len__(self) -> int:
         return len(self.index)
 
     @abstractmethod
     def read(self, indices: Int64Array) -> list[Record | BadRecord]:
-        """Read the records at `indices`, int64 [n], in that order.
+        """Read the records at `indices`, int64 [n], in that order; a `BadRecord` for damage.
 
-        Return a `BadRecord` for each damaged record. Retry temporary failures, then raise them.
+        Retry temporary failures, then raise them.
         """
 
     def fingerprint(self) -> str:
@@ -161,33 +123,21 @@ class Storage(ABC):
     ) -> dict[str, Any] | None:
         """Read the given fields of the records at `indices`, int64 [n], as new arrays [n, ...].
 
-        Row i equals ``read(indices)[i]``: bools, integers, or floats with NaN for nulls. A field of
-        texts is a `core.sample.TextColumn`. The largest array uses the memory of `allocate`.
-
-        Return None if a record is bad; ``read`` reports the record and the cause. Return None, also
-        for empty `indices`, if these fields cannot be read as columns.
+        Row i equals ``read(indices)[i]``: bools, integers, or floats with NaN for nulls; texts
+        are a `TextColumn`. The largest array uses the memory of `allocate`. Return None for empty
+        `indices`, bad records, and fields that are not columns.
         """
         return None
 
     def held_bytes(self, indices: Int64Array) -> Array | None:
-        """Return the memory of each record after reading, integers [n], or None if unknown.
-
-        Records that are views of a mapped file take 0 bytes.
-        """
+        """Return the memory of each record after reading, integers [n], or None if unknown."""
         return None
 
     def shards(self) -> Int64Array:
-        """Return the first record of each shard, int64 [s], ascending from 0.
-
-        A shard is a file or a row group that is best read as a whole.
-        """
+        """Return the first record of each file or group to read as a whole, int64 [s], from 0."""
         import numpy as np
 
         return np.zeros(1, np.int64)
-
-    def keep_most_used(self, ranks: Ranks) -> None:
-        """Take a hint before the first read: records ranked by expected access count."""
-        return
 
     def state(self) -> Any:
         """Return plain values that change with any field of a record, or None if unknown."""
@@ -197,49 +147,30 @@ class Storage(ABC):
 class Writer(ABC):
     """Writes records in the format of the storage with the same name.
 
-    `pack` splits the records into parts and writes several parts at a time, in any process. It
-    rewrites a part whose process was killed, under the same file names. The folder is hidden
-    until it becomes the result. `pack` checksums and syncs the files that a writer names. Before
-    `finish` it removes hidden files, so give temporary files hidden names, as
-    `core.files.write_whole` does. Storages ignore the file ``.packed.npz`` of `pack`.
-
-    A writer is deterministic: equal records and arguments give equal bytes. Raise a one-line
+    `pack` writes several parts at a time, in any process, into a hidden folder, and rewrites a part
+    whose process was killed. Equal records and arguments give equal bytes. Raise a one-line
     ValueError for records that the format cannot hold, in `begin` if the plan's samples show it.
-
-    docs/architecture.md has a complete example with a file and a table for each part.
-
-    Attributes:
-        version: Version of the format; `pack` resumes only parts of the same version.
-        part_records: The maximum number of records in a part.
-        part_bytes: The maximum bytes of a part, by ``size_bytes`` of the source's index.
-        cannot_hold: The kinds of fields that the format refuses, from `core.parts.KINDS`.
-        storage_arguments: The arguments, other than the path, that the storage needs to read the
-            result.
+    docs/architecture.md has an example.
     """
 
-    version: int = 1
-    part_records: int = 10_000
+    version: int = 1  # version of the format; `pack` resumes only parts of the same version
+    part_records: int = 10_000  # the maximum number of records in a part
+    # The maximum bytes of a part, by ``size_bytes`` of the source's index.
     part_bytes: int = 1 << 28
+    # The kinds of fields that the format refuses, by the names in tests/contracts/records.py.
     cannot_hold: frozenset[str] = frozenset()
-    storage_arguments: Mapping[str, Any] = MappingProxyType({})
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
         """Prepare the folder; called at every start, when finished parts may exist."""
-        return
 
     @abstractmethod
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
-    ) -> Written:
-        """Write `records`, the readable records of `part`, in any process."""
-
-    def join_part(self, folder: Path, plan: PackPlan, summary: PartSummary) -> None:
-        """Add a part's spooled files, in one process and in order; called again after a kill."""
-        return
+    ) -> tuple[str, ...]:
+        """Write the readable records of `part`, in any process; return the names of its files."""
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
         """Write the files that all parts share; called again after a kill."""
-        return
 
 
 # Annotations: label files that add fields to records.
@@ -247,22 +178,14 @@ class Writer(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsToLabel:
-    """The records to annotate.
+    """The records to annotate."""
 
-    Attributes:
-        storage: The storage of the records.
-        keys: The keys of the records, [n].
-        root: The folder or file of the whole data set.
-        place: The folder or file of these records; may equal `root`.
-        part: ``train``, ``val`` or ``test``, or an empty string for data without parts.
-        classes: Class names by field, fixed by the training part or the run.
-    """
-
-    storage: Storage
-    keys: Sequence[str]
-    root: str
-    place: str
-    part: str
+    storage: Storage  # the storage of the records
+    keys: Sequence[str]  # the keys of the records, [n]
+    root: str  # the folder or file of the whole data set
+    place: str  # the folder or file of these records; may equal `root`
+    part: str  # ``train``, ``val`` or ``test``, or an empty string for data without parts
+    # Class names by field, fixed by the training part or the run.
     classes: Mapping[str, tuple[str, ...]]
 
 
@@ -274,14 +197,11 @@ class Annotations(Protocol):
 
 
 class RecordAnnotations(ABC):
-    """The annotations of every record of a storage.
+    """The annotations of every record of a storage."""
 
-    Attributes:
-        classes: Class names by the field that holds the class ids.
-        columns: Additional columns for the index, each [n].
-    """
-
+    # Class names by the field that holds the class ids.
     classes: Mapping[str, tuple[str, ...]] = MappingProxyType({})
+    # Additional columns for the index, each [n].
     columns: Mapping[str, Array] = MappingProxyType({})
 
     def fields(self, indices: Int64Array) -> Sequence[Mapping[str, Any] | str]:
@@ -299,22 +219,16 @@ class RecordAnnotations(ABC):
 class Source(ABC):
     """The shards of a stream, each read in order.
 
-    An item is a `BadRecord` or a small object with a ``key``; `load` turns it into a record in a
-    worker. The hash of the key decides the split of the item, so keys are equal in all epochs.
-    The last item of a damaged shard may be a `BadRecord` with ``ends_shard=True``.
-
-    Attributes:
-        reopens: A shard can be read again: by another epoch, by another rank, or to resume.
-        continues: Each `read` continues after the previous one, as with a queue. A run can be
-            resumed and can have many epochs, but no item repeats.
-        class_names: Class names by label, or None.
-        max_record_bytes: The maximum size of a record; larger records are bad.
+    An item is a `BadRecord` or a small object with a ``key``, equal in all epochs, by whose hash
+    items are split. The last item of a damaged shard may be a `BadRecord` with ``ends_shard=True``.
     """
 
+    # A shard can be read again: by another epoch, by another rank, or to resume.
     reopens: bool = True
+    # Each `read` continues after the previous one, as with a queue; no item repeats.
     continues: bool = False
-    class_names: tuple[str, ...] | None = None
-    max_record_bytes: int = MAX_RECORD_BYTES
+    class_names: tuple[str, ...] | None = None  # class names by label, or None
+    max_record_bytes: int = MAX_RECORD_BYTES  # the maximum size of a record; larger records are bad
 
     @abstractmethod
     def shards(self, epoch: int) -> Sequence[Any]:
@@ -322,14 +236,14 @@ class Source(ABC):
 
     @abstractmethod
     def read(self, shard: Any, start: int) -> Generator[Any]:
-        """Yield the items of a shard from number `start`; ``close`` ends the generator.
+        """Yield the items of a shard from number `start`; raise failures other than damaged data.
 
-        `start` is 0 unless `count` knows the shard. Raise failures other than damaged data.
+        `start` is 0 unless `count` knows the shard.
         """
 
     @abstractmethod
     def fingerprint(self) -> str:
-        """Return a hash of the metadata known before reading, without paths and times."""
+        """Return the metadata known before reading, without paths and times."""
 
     def load(self, item: Any) -> Record | BadRecord:
         """Return the record of an item; called in any process."""
@@ -346,57 +260,32 @@ class Source(ABC):
 
     def acknowledge(self, records: int) -> None:
         """Release the first `records` of the epoch, in order of position, after a checkpoint."""
-        return
 
 
 # Decoder and transform: record to sample, sample to sample, batch to batch.
 
 
 class Decoder(ABC):
-    """Turns a record into a sample; raises a one-line `RecordError` for a damaged record.
+    """Turns a record into a sample, as a plain function may; raises `RecordError` for damage."""
 
-    A plain function of a record is also a decoder. Extend this class to declare more.
-
-    Attributes:
-        unchanged: Fields pass unchanged.
-        columns: Decodes many records at once. Takes the columns of `Storage.take` and returns
-            the sample fields without ``index`` and ``key``, or None if a record is bad.
-        defer: Decodes all but the image, which stays pending until a transform draws its crop.
-        whole_image: Decodes an image to uint8 [H, W, C], which the decoder itself passes through
-            unchanged. Caches of pixels need it.
-    """
-
-    unchanged: bool = False
+    unchanged: bool = False  # fields pass unchanged
+    # Decodes the columns of `Storage.take` at once, to the sample fields without ``index`` and
+    # ``key``, or None if a record is bad.
     columns: Callable[[dict[str, Any]], dict[str, Any] | None] | None = None
+    # Decodes all but the image, which stays pending until a transform draws its crop.
     defer: Callable[[Record], Sample] | None = None
+    # Decodes an image to uint8 [H, W, C], which the decoder itself passes through unchanged.
+    # Caches of pixels need it.
     whole_image: Callable[[Any], Array] | None = None
 
     @abstractmethod
     def __call__(self, record: Record) -> Sample: ...
 
-    @classmethod
-    def of(cls, decode: Callable[[Record], Sample] | None) -> Decoder:
-        """Return `decode` if it is a `Decoder`, else wrap the function in one."""
-        return decode if isinstance(decode, Decoder) else _FunctionDecoder(decode)
-
-
-class _FunctionDecoder(Decoder):
-    def __init__(self, function: Any) -> None:
-        self._function = function
-
-    def __call__(self, record: Record) -> Sample:
-        sample: Sample = self._function(record)
-        return sample
-
 
 class FittedDecoder(Decoder):
-    """A decoder that learns statistics of the training part, such as means and vocabularies.
+    """A decoder that learns statistics of the training part, such as means and vocabularies."""
 
-    Attributes:
-        statistics: The learned statistics, with a method ``as_json``; None before `learn`.
-    """
-
-    statistics: Any = None
+    statistics: Any = None  # the learned statistics, with a method ``as_json``; None before `learn`
 
     @property
     @abstractmethod
@@ -407,10 +296,7 @@ class FittedDecoder(Decoder):
     def fit(self, chunks: Iterable[Mapping[str, Any]], *, where: str) -> dict[str, Any]:
         """Compute the statistics of all rows, as plain values; raise ValueError without rows.
 
-        Args:
-            chunks: Columns by field, some rows at a time: a column of `Storage.take`, or a
-                list with None for rows without the field.
-            where: Name of the data in messages.
+        `chunks` are columns by field, of some rows each. `where` names the data in messages.
         """
 
     @abstractmethod
@@ -418,41 +304,25 @@ class FittedDecoder(Decoder):
         """Set the statistics that `fit` returned."""
 
 
-class Transform(Protocol):
-    """Changes one sample; takes all randomness from `rng`."""
+class Transform(ABC):
+    """Changes one sample, as a plain function may, with all randomness from the generator."""
 
-    def __call__(self, sample: Sample, rng: Rng) -> Sample: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TransformCapabilities:
-    """Capabilities of a dataset's transform; see `transforms.cpu.stack.Stack`.
-
-    Attributes:
-        unchanged: The transform does nothing.
-        global_random: Draws from global random states, so needs its own process.
-        crops_first: Begins with a crop whose draw needs only the image size, so decoders may
-            defer the image and other fields. For a step: the step is such a crop.
-        fills_rows: Calls take ``into``, uint8 [H, W, C], the destination of the image.
-        draw: Makes all draws of a sample before its pending image is decoded.
-        partner_counts: Returns the number of partners for each step that mixes samples; calls then
-            take ``partners``.
-    """
-
-    unchanged: bool = False
-    global_random: bool = False
+    unchanged: bool = False  # the transform does nothing
+    global_random: bool = False  # draws from global random states, so needs its own process
+    # Begins with a crop whose draw needs only the image size, so decoders may defer the image
+    # and other fields. For a step: the step is such a crop.
     crops_first: bool = False
-    fills_rows: bool = False
-    draw: Transform | None = None
+    # Returns the number of partners for each step that mixes samples; calls then take
+    # ``partners``.
     partner_counts: Callable[[Rng], Sequence[int]] | None = None
+
+    @abstractmethod
+    def __call__(self, sample: Sample, rng: Rng) -> Sample: ...
 
 
 @runtime_checkable
 class PartnerTransform(Protocol):
-    """A step of an augmentation stack that mixes in other samples of the epoch.
-
-    The partners are decoded but not augmented, have any size and no ``position``.
-    """
+    """A step that mixes in other samples of the epoch, decoded but not augmented."""
 
     def partners(self, rng: Rng) -> int:
         """Return the number of partners for one call; 0 keeps the sample. `rng` is separate."""
@@ -460,36 +330,25 @@ class PartnerTransform(Protocol):
     def __call__(self, sample: Sample, rng: Rng, partners: Sequence[Sample]) -> Sample: ...
 
 
-class BatchTransform(Protocol):
-    """Changes a whole batch on its device and returns it."""
+class BatchTransform(ABC):
+    """Changes a whole batch on its device and returns it; a plain function is one too."""
 
+    group: int = 1  # number of positions to keep on one rank
+
+    @abstractmethod
     def __call__(self, batch: Batch) -> Batch: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BatchTransformCapabilities:
-    """Capabilities of a batch transform: `group` is the number of positions to keep on one rank."""
-
-    group: int = 1
 
 
 # Dataset: positions to samples.
 
 
 class AnyDataset(ABC):
-    """The common base of indexed data and streams.
+    """The common base of indexed data and streams."""
 
-    Attributes:
-        row_shape: Height, width and channels of the images, if known.
-        collate: Replaces the configured collate.
-        global_random: Draws from global random states, so needs its own process.
-        table: The fitted decoder of a table.
-    """
-
+    # Height, width and channels of the images, if known.
     row_shape: tuple[int, int, int] | None = None
-    collate: Callable[[list[Sample]], Batch] | None = None
-    global_random: bool = False
-    table: FittedDecoder | None = None
+    global_random: bool = False  # draws from global random states, so needs its own process
+    table: FittedDecoder | None = None  # the fitted decoder of a table
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -497,21 +356,15 @@ class AnyDataset(ABC):
 
 
 class Dataset(AnyDataset):
-    """Reads, decodes and transforms the samples at positions of an epoch.
+    """Reads, decodes and transforms the samples at positions of an epoch."""
 
-    Attributes:
-        index: Metadata of the records.
-        staged: ``fetch`` equals ``finish(read(...))``, and both can be called separately.
-        columnar: ``fetch_columns`` can return whole batches, without work for each sample.
-        draws_partners: The transform needs other samples; see ``drawing_from``.
-        held_bytes: Returns the sizes of records in memory.
-    """
-
-    index: Index
+    index: Index  # metadata of the records
+    # ``fetch`` equals ``finish(read(...))``, and both can be called separately.
     staged: bool = False
+    # ``fetch_columns`` can return whole batches, without work for each sample.
     columnar: bool = False
-    draws_partners: bool = False
-    held_bytes: Sizes | None = None
+    draws_partners: bool = False  # the transform needs other samples; see ``drawing_from``
+    held_bytes: Sizes | None = None  # returns the sizes of records in memory
 
     @abstractmethod
     def __len__(self) -> int: ...
@@ -520,10 +373,7 @@ class Dataset(AnyDataset):
     def fetch(
         self, indices: Int64Array, positions: Int64Array, epoch: int
     ) -> list[Sample | BadSample]:
-        """Return the samples of the records `indices`, int64 [n], at `positions`, int64 [n].
-
-        The result depends only on (seed, epoch, position, index).
-        """
+        """Return samples of the records `indices`, int64 [n], by (seed, epoch, position, index)."""
 
     def read(self, indices: Int64Array, positions: Int64Array, epoch: int) -> Sequence[Any]:
         """Read the records `indices`, int64 [n], for `finish`; called from any thread."""
@@ -540,8 +390,8 @@ class Dataset(AnyDataset):
     ) -> list[Sample | BadSample]:
         """Turn the result of `read` into samples at `positions`, int64 [n].
 
-        `rows`, uint8 [n, *row_shape], is memory of the batch. An image of that shape is written to
-        its row, and the sample has a view of the row. `times` accumulates the durations.
+        An image of the shape of `rows`, uint8 [n, *row_shape], may be written to its row. `times`
+        accumulates the durations.
         """
         raise NotImplementedError
 
@@ -553,10 +403,7 @@ class Dataset(AnyDataset):
         *,
         allocate: Allocate | None = None,
     ) -> dict[str, Any] | None:
-        """Return the result of ``fetch`` as columns: arrays [n, ...], lists or `Keys`.
-
-        Return None if samples must be made one by one. For `allocate` see `Storage.take`.
-        """
+        """Return arrays [n, ...], lists or `Keys`, or None; for `allocate` see `Storage.take`."""
         return None
 
     def drawing_from(self, sampler: Sampler) -> Dataset:
@@ -565,19 +412,14 @@ class Dataset(AnyDataset):
 
 
 class StreamDataset(AnyDataset):
-    """Items without random access, read in order and numbered by position.
+    """Items without random access, read in order and numbered by position."""
 
-    Attributes:
-        class_names: Class names by label, or None.
-        reopens: The stream can be opened again, and by several ranks.
-        readers: Number of parts that can be read in parallel. If above 1, `open` takes ``reader``,
-            the number of the part.
-        foreign_reader: The user's code reads the stream, in worker processes if there are any.
-    """
-
-    class_names: tuple[str, ...] | None = None
-    reopens: bool = True
+    class_names: tuple[str, ...] | None = None  # class names by label, or None
+    reopens: bool = True  # the stream can be opened again, and by several ranks
+    # Number of parts that can be read in parallel. If above 1, `open` takes ``reader``, the
+    # number of the part.
     readers: int = 1
+    # The user's code reads the stream, in worker processes if there are any.
     foreign_reader: bool = False
 
     @abstractmethod
@@ -605,15 +447,11 @@ class Sampler(ABC):
 
     The loader passes the constructor arguments ``n``, the number of records, ``index``, their
     `Index`, ``seed`` and ``batch_size``, the positions of a batch over all ranks, by name.
-
-    Attributes:
-        group: Number of positions to keep on one rank.
-        same: Index columns in which a replacement equals the bad record.
-        by_content: Arguments that `fingerprint` covers; a resumed run may change their paths.
     """
 
-    group: int = 1
-    same: tuple[str, ...] = ()
+    group: int = 1  # number of positions to keep on one rank
+    same: tuple[str, ...] = ()  # index columns in which a replacement equals the bad record
+    # Arguments that `fingerprint` covers; a resumed run may change their paths.
     by_content: tuple[str, ...] = ()
 
     @abstractmethod
@@ -634,22 +472,12 @@ class Sampler(ABC):
         return np.concatenate(found) if found else np.zeros(0, np.int64)
 
     def cuts(self, epoch: int) -> Int64Array | None:
-        """Return the bounds of an epoch's batches, int64 [B + 1], ascending.
-
-        B is the same in all epochs. None: every batch has ``batch_size`` positions.
-        """
+        """Return the bounds of an epoch's batches, int64 [B + 1]; None: all of ``batch_size``."""
         return None
 
     def fingerprint(self) -> str:
         """Return a hash of external data, such as a file of weights, or an empty string."""
         return ""
-
-    def uses(self) -> Array | None:
-        """Return the expected access counts of all records in an epoch, float [n].
-
-        They are correct up to a factor. None: all are equal.
-        """
-        return None
 
     def of_source(self, number: int, epoch: int, positions: Int64Array) -> Int64Array | None:
         """For a mix: return the next record of a source from each position on, int64 [n]."""
@@ -669,20 +497,12 @@ class DirectSampler(Sampler):
 
 
 class Collate(ABC):
-    """Merges samples into a batch; images stay uint8 [B, H, W, C].
+    """Merges samples into a batch, as a plain function may; images stay uint8 [B, H, W, C]."""
 
-    A plain function of samples is also a collate. Extend this class to declare more.
-
-    Attributes:
-        global_random: Draws from global random states, so needs its own process.
-        in_place: `into` uses the memory that it is given.
-        columnar: `columns` is implemented.
-        overhead: Returns the number of elements in ragged fields, without and with padding.
-    """
-
-    global_random: bool = False
-    in_place: bool = False
-    columnar: bool = False
+    global_random: bool = False  # draws from global random states, so needs its own process
+    in_place: bool = False  # `into` uses the memory that it is given
+    columnar: bool = False  # `columns` is implemented
+    # Returns the number of elements in ragged fields, without and with padding.
     overhead: Callable[[Batch], tuple[int, int]] | None = None
 
     @abstractmethod
@@ -697,19 +517,14 @@ class Collate(ABC):
     ) -> Batch:
         """Collate samples, in memory of the loader.
 
-        `rows`, uint8 [B, H, W, C], may hold the images already. Without `rows`, the largest tensor
-        uses the memory of `allocate`.
+        `rows`, uint8 [B, H, W, C], may hold the images already. Else the largest tensor uses the
+        memory of `allocate`.
         """
         return self(samples)
 
     def columns(self, columns: dict[str, Any]) -> Batch:
         """Collate the columns of `Dataset.fetch_columns`."""
         raise NotImplementedError
-
-    @classmethod
-    def of(cls, collate: Callable[[list[Sample]], Batch]) -> Collate:
-        """Return `collate` if it is a `Collate`, else wrap the function in one."""
-        return collate if isinstance(collate, Collate) else FunctionCollate(collate)
 
 
 class FunctionCollate(Collate):
@@ -725,37 +540,24 @@ class FunctionCollate(Collate):
 # Training: the consumers of batches.
 
 
-class Model(Protocol):
-    """A torch module that takes the batch."""
-
-    def __call__(self, batch: Batch) -> Any: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelCapabilities:
     """Facts about a model, derived from its arguments before it is built.
 
-    A model registers a function as ``capabilities``. It takes some of the config's arguments by
-    name, returns these facts, and raises ValueError for wrong arguments.
-
-    Attributes:
-        mean: Channel means that the weights expect, for values 0..1; None: any.
-        std: Channel standard deviations that the weights expect; None: any.
-        begins_with: Arguments that choose initial weights, mapped to values for random weights. A
-            model that loads a checkpoint is built with these values. ``weights`` is a path.
+    The function registered as ``capabilities`` returns them, or raises ValueError.
     """
 
+    # Channel means that the weights expect, for values 0..1; None: any.
     mean: Sequence[float] | None = None
+    # Channel standard deviations that the weights expect; None: any.
     std: Sequence[float] | None = None
+    # Arguments that choose initial weights, mapped to values for random weights. A model that
+    # loads a checkpoint is built with these values. ``weights`` is a path.
     begins_with: Mapping[str, Any] = field(default_factory=dict)
 
 
 class Task(Protocol):
-    """Computes losses and metrics of outputs and batch.
-
-    Losses are means over valid rows; metrics ignore invalid rows. A task for ``penstock predict``
-    is also a `PredictingTask`.
-    """
+    """Computes losses and metrics of outputs and batch, over its valid rows."""
 
     def losses(self, outputs: Any, batch: Batch) -> dict[str, Any]:
         """Return scalar tensors by name, each a mean over valid rows; training uses their sum."""
@@ -778,8 +580,7 @@ class ClassTask(Protocol):
         """Return new `metrics` that also compute tensors by class.
 
         A tensor [C] has a value for each class id, or NaN. An integer tensor [C, C] is a confusion
-        matrix with true classes as rows and predicted classes as columns. In a [C + 1, C + 1]
-        matrix the last class is the background: missed objects and false detections.
+        matrix with true classes as rows. In [C + 1, C + 1] the last class is the background.
         """
 
 
@@ -788,10 +589,7 @@ class FittedTask(Protocol):
     """A task that needs statistics of the training part, such as the mean of its target."""
 
     def fit(self, index: Index | None) -> dict[str, Any]:
-        """Compute the statistics, plain values, from the training part's index, None for a stream.
-
-        An empty result is not saved.
-        """
+        """Compute plain values from the training part's index, None for a stream."""
 
     def learn(self, figures: Mapping[str, Any]) -> None:
         """Set the statistics that `fit` returned and the run saved."""
@@ -814,65 +612,54 @@ class PredictingTask(Protocol):
     def predictions(self, outputs: Any, batch: Batch) -> dict[str, Any]:
         """Return columns: tensors [B] or [B, n], or lists of B plain values, lists or bytes.
 
-        Probabilities of all classes are `pipeline.learning.outputs.Probabilities`. The caller drops
-        invalid rows.
+        Probabilities of all classes are `pipeline.learning.outputs.Probabilities`.
         """
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoggerCapabilities:
-    """Capabilities of a logger.
-
-    Attributes:
-        remote: Writes to a service. The framework calls it in a separate thread, retries failures,
-            and never stops training for them.
-        begin: Opens the run, or continues the run of the checkpoint; called once, before training.
-            Raises a one-line ValueError.
-        failed: Called before `close` if the run ends early.
-        picture: Logs a picture of a step by name, uint8 [H, W, 3], RGB.
-    """
-
-    remote: bool = False
-    begin: Callable[[], None] | None = None
-    failed: Callable[[], None] | None = None
-    picture: Callable[[int, str, NDArray[np.uint8]], None] | None = None
-
-
-class Logger(Protocol):
+class Logger(ABC):
     """Records the metrics of a run; called only on rank 0."""
 
+    # Writes to a service. The framework calls it in a separate thread, retries failures, and
+    # never stops training for them.
+    remote: bool = False
+    draws: bool = False  # `picture` is implemented
+
+    def begin(self) -> None:
+        """Open the run, or continue the checkpoint's run; raise a one-line ValueError."""
+
+    @abstractmethod
     def log(self, step: int, values: dict[str, float]) -> None:
         """Write the values of one step."""
 
+    def picture(self, step: int, name: str, picture: NDArray[np.uint8]) -> None:
+        """Log a picture of a step, uint8 [H, W, 3], RGB."""
+
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the log, for a checkpoint."""
 
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Truncate the log to the checkpoint, or skip later values."""
 
+    def failed(self) -> None:
+        """Run before `close` if the run ends early."""
+
+    @abstractmethod
     def close(self) -> None:
         """Flush and close."""
 
 
-@dataclass(frozen=True, slots=True)
-class CallbackCapabilities:
-    """Capabilities of a callback; declare them in its class.
-
-    Attributes:
-        watches: Changes no results, so a resumed run may add or drop the callback.
-        limits: Arguments that limit the length of a run; higher is longer, None is unlimited.
-    """
-
-    watches: bool = False
-    limits: tuple[str, ...] = ()
-
-
-class Callback(Protocol):
+class Callback:
     """A hook into training, called on every rank; inherit it and override what you need."""
+
+    # Changes no results, so a resumed run may add or drop the callback.
+    watches: ClassVar[bool] = False
+    # Arguments that limit the length of a run; higher is longer, None is unlimited.
+    limits: ClassVar[tuple[str, ...]] = ()
 
     def stepped(self, step: int) -> None:
         """Run after an optimizer step, counted from 1, while its gradients exist."""
-        return None
 
     def evaluating(self) -> AbstractContextManager[object]:
         """Return a context for validating the model and saving its weights."""
@@ -880,7 +667,6 @@ class Callback(Protocol):
 
     def epoch_ended(self, metrics: Mapping[str, float]) -> None:
         """Run after an epoch, with its validation metrics if it was validated."""
-        return None
 
     def stop(self) -> str | None:
         """Return a reason to end training, or None; called before each epoch and after resume."""
@@ -892,8 +678,6 @@ class Callback(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the checkpoint state; the model already has its weights."""
-        return None
 
     def close(self) -> None:
         """Flush and close open files."""
-        return None

@@ -12,10 +12,9 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 _log = logging.getLogger(__name__)
 
@@ -27,8 +26,8 @@ _REFUSED = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS)
 def whole_file(path: str | Path, *, alone: bool = False) -> Iterator[Path]:
     """Yield an empty file next to `path`, and sync and rename it to `path` when the block ends.
 
-    If the block fails, remove the file and leave `path` unchanged. With `alone`, no other process
-    writes to `path`; the temporary name is then fixed, so a write after a kill reuses it.
+    If the block fails, `path` is unchanged. With `alone`, no other process writes to `path`; the
+    temporary name is then fixed, so a write after a kill reuses it.
     """
     path = Path(path)
     ending = f"{path.name}.tmp" if alone else f".{path.name}.{secrets.token_hex(6)}"
@@ -63,10 +62,7 @@ def write_lines(path: str | Path, lines: Iterable[str | bytes]) -> None:
 
 @contextlib.contextmanager
 def whole_folder(path: str | Path, *, prefix: str | None = None) -> Iterator[Path]:
-    """Yield a new folder next to `path`, and rename it to `path` when the block ends.
-
-    The temporary name begins with `prefix`, by default a hidden one. See `rename_new` for errors.
-    """
+    """Yield a new folder next to `path`, renamed to `path` by `rename_new` at the end."""
     path = Path(path)
     start = f".{path.name}." if prefix is None else prefix
     temporary = path.with_name(start + secrets.token_hex(6))
@@ -101,10 +97,7 @@ def sync(path: str | Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: str | Path) -> Iterator[None]:
-    """Hold an exclusive lock on a file, which may be created here and removed at any time.
-
-    On a file system without locks, the block runs without one.
-    """
+    """Hold an exclusive lock on a file, which may be removed; no lock where there are none."""
     while True:
         with open(path, "ab") as file:
             with contextlib.suppress(OSError):
@@ -130,9 +123,8 @@ def is_at(path: str | Path, descriptor: int) -> bool:
 def machine_folder(name: str) -> Path:
     """Return a folder of the machine's cache, created if missing.
 
-    It is ``$XDG_CACHE_HOME/penstock/<name>`` or ``~/.cache/penstock/<name>``. If that is not
-    writable, use a folder of the user in the temporary directory. Raise ValueError if another
-    user owns it.
+    It is ``$XDG_CACHE_HOME/penstock/<name>`` or ``~/.cache/penstock/<name>``, or a folder of the
+    user in the temporary directory if these are not writable.
     """
     root = os.environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
     folder = Path(root) / "penstock" / name
@@ -161,8 +153,7 @@ def _temporary_folder(wanted: str) -> Path:
 def writing(path: str | os.PathLike[str], *, remedy: str = "free some space") -> Iterator[None]:
     """Raise a ValueError with `path` and `remedy` if the system refuses a write in the block.
 
-    Some libraries hide the system's error behind their own ("unexpected pos 704 vs 598"), so
-    search the chain of exceptions.
+    Some libraries hide the system's error behind their own, so search the chain of exceptions.
     """
     try:
         yield
@@ -177,40 +168,12 @@ def writing(path: str | os.PathLike[str], *, remedy: str = "free some space") ->
         raise
 
 
-_LOCK = "lock"
-_SEMAPHORES = Path("/dev/shm")
-
-_held: tuple[int, Path, IO[bytes]] | None = None
-
-
+@cache
 def own_folder() -> Path:
-    """Return the temporary folder of this process, with a lock while the process lives.
-
-    Names of multiprocessing's semaphores begin with the folder's name. The next process removes
-    the folders and semaphores of dead processes.
-    """
-    global _held
-    if _held is None or _held[0] != os.getpid():
-        prefix = f"penstock-{os.getuid()}-"
-        _remove_dead(prefix)
-        made = Path(tempfile.mkdtemp(prefix=f".{prefix}"))
-        lock = open(made / _LOCK, "wb")
-        with suppress(OSError):  # a file system without locks
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        folder = made.with_name(made.name.removeprefix("."))  # only once it is locked
-        made.rename(folder)
-        _held = os.getpid(), folder, lock
-        atexit.register(_remove, folder, os.getpid())
-    return _held[1]
-
-
-def _remove_dead(prefix: str) -> None:
-    for lock in Path(tempfile.gettempdir()).glob(f"{prefix}*/{_LOCK}"):
-        with suppress(OSError), open(lock, "rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            for semaphore in _SEMAPHORES.glob(f"sem.{lock.parent.name}-*"):
-                semaphore.unlink(missing_ok=True)
-            shutil.rmtree(lock.parent, ignore_errors=True)
+    """Return the temporary folder of this process and its forks, removed when the process ends."""
+    folder = Path(tempfile.mkdtemp(prefix="penstock-"))
+    atexit.register(_remove, folder, os.getpid())
+    return folder
 
 
 def _remove(folder: Path, maker: int) -> None:

@@ -1,16 +1,13 @@
 """Files computed once for all runs on this machine, named by a hash of their inputs.
 
-One process computes a file, atomically, while others wait. A damaged file is recomputed, and a file
-that no process opened for two weeks is removed.
-
-Objects that map such a file pickle its path. To move to another machine, they register the file by
-`sent`, and `received` maps the path to the copy there.
+One process computes a file while others wait. A damaged file is recomputed, and a file that no
+process opened for a month is removed. Objects that map such a file pickle its path, as `sent`
+returns it; within `files_sent` also the content, for machines that lack the file.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
@@ -18,31 +15,22 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
+from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 
-from penstock.core.files import is_at, locked, machine_folder, whole_file, writing
-from penstock.core.locks import ThreadLock
+from penstock.core.files import locked, machine_folder, whole_file, writing
 
 _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-_KEEP_DAYS = 14.0
-_MOST_HELD = 64
+_KEEP_S = 30 * 86_400
 _SAY_AFTER_S = 1.0
-_LOCK = ".lock"
 _OURS = re.compile(r"\.?(copy|index|json|order|rows|table)-")
 
-_in_use: dict[Path, IO[bytes]] = {}
-"""The files that this process opened last, each with a lock that prevents removal."""
-
-_holding = ThreadLock()
-"""Guards `_in_use`."""
-
-_sent: ContextVar[set[str] | None] = ContextVar("_sent", default=None)
-_received: ContextVar[Mapping[str, str] | None] = ContextVar("_received", default=None)
+_sends_content: ContextVar[bool] = ContextVar("_sends_content", default=False)
 
 
 def signature_of(**parts: Any) -> str:
@@ -60,150 +48,89 @@ def computed_once(
     load: Callable[[Path], T | None],
     what: str,
 ) -> tuple[Path, T]:
-    """Open the newest valid version of a file, or compute the next version.
-
-    Files never change: a running process keeps its version. The last files that this process
-    opened are safe from removal while it lives.
+    """Open a file, or compute it if it is missing, damaged or refused by `load`.
 
     Args:
-        name: ``copy-``, ``index-``, ``json-``, ``order-``, ``rows-`` or ``table-``, and a
-            `signature_of` the inputs.
+        name: A kind and a `signature_of` the inputs.
         ending: Suffix of the file, such as ``.npy``.
         make: Writes the file at the given path.
-        load: Opens the file. On None or a logged ValueError the file is recomputed.
+        load: Opens the file. On None or a ValueError the file is recomputed.
         what: Name of the file in messages.
-
-    Raises:
-        ValueError: The disk is full, or `make` failed.
     """
     folder = machine_folder("computed")
+    path = folder / f"{name}{ending}"
     remedy = "free some space, or set XDG_CACHE_HOME to a folder elsewhere"
-    with writing(folder, remedy=remedy), locked(folder / f"{name}{_LOCK}"):
-        newest = max((_version(path) for path in folder.glob(f"{name}-*{ending}")), default=0)
-        path = folder / f"{name}-{newest}{ending}"
-        if newest and (found := _opened(path, load)) is not None:
-            return path, found
-        _remove_unused(folder)
-        path = folder / f"{name}-{newest + 1}{ending}"
-        with _announced(what), whole_file(path) as temporary:
-            make(temporary)
-            _hold(path, temporary)  # before the rename, after which others may remove it
-        made = load(path)
-        assert made is not None, f"{path} is not what it was just made as"
-        return path, made
-
-
-def files_of(name: str) -> list[Path]:
-    """Return the files with a name, or a prefix of the name."""
-    return list(machine_folder("computed").glob(f"{name}-*"))
-
-
-def remove_if_unused(path: Path) -> None:
-    """Remove a file, unless another process has it open."""
-    with _holding:
-        if (file := _in_use.pop(path, None)) is not None:
-            with contextlib.suppress(OSError):
-                fcntl.flock(file, fcntl.LOCK_UN)  # also for forks of this process
-            file.close()
-    with contextlib.suppress(OSError), open(path, "rb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        path.unlink()
+    with writing(folder, remedy=remedy), locked(folder / f"{name}.lock"):
+        found = _opened(path, load)
+        if found is None:
+            _remove_unused(folder)
+            timer = threading.Timer(_SAY_AFTER_S, _log.info, ("computing the %s ...", what))
+            timer.daemon = True
+            timer.start()
+            try:
+                with whole_file(path) as temporary:
+                    make(temporary)
+            finally:
+                timer.cancel()
+            found = load(path)
+            assert found is not None, f"{path} is not what was just made"
+        return path, found
 
 
 @contextlib.contextmanager
-def files_sent() -> Iterator[set[str]]:
-    """Yield a set that collects the paths of cache files of objects pickled in the block."""
-    paths: set[str] = set()
-    token = _sent.set(paths)
-    try:
-        yield paths
-    finally:
-        _sent.reset(token)
-
-
-@contextlib.contextmanager
-def files_received(places: Mapping[str, str]) -> Iterator[None]:
-    """Map former paths of cache files to `places` while objects are unpickled in the block."""
-    token = _received.set(places)
+def files_sent() -> Iterator[None]:
+    """Let objects pickled in the block open their cache files on every machine."""
+    token = _sends_content.set(True)
     try:
         yield
     finally:
-        _received.reset(token)
+        _sends_content.reset(token)
 
 
-def sent(path: str) -> str:
-    """Register a mapped file while its object is pickled; return the path."""
-    if (paths := _sent.get()) is not None:
-        paths.add(path)
-    return path
+def sent(path: str) -> Any:
+    """Return what an object that maps the file pickles; it unpickles as the file's local path."""
+    return _SentFile(path) if _sends_content.get() else path
 
 
-def received(path: str) -> str:
-    """Return the local path of a file while its object is unpickled."""
-    return (_received.get() or {}).get(path, path)
+@dataclass(frozen=True, slots=True)
+class _SentFile:
+    path: str
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _placed, (self.path, _mark(self.path), Path(self.path).read_bytes())
 
 
-def is_received() -> bool:
-    """Whether the object being unpickled was sent by another machine."""
-    return _received.get() is not None
+def _placed(path: str, mark: tuple[int, int], content: bytes) -> str:
+    with contextlib.suppress(OSError):
+        if _mark(path) == mark:
+            return path
+    name, what = f"copy-{signature_of(path=path, mark=mark)}", f"copy of {path}"
+    copy, _ = computed_once(
+        name, Path(path).suffix, make=lambda p: p.write_bytes(content), load=lambda p: p, what=what
+    )
+    return str(copy)
 
 
-def _version(path: Path) -> int:
-    return int(path.stem.rpartition("-")[2])
+def _mark(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_size, found.st_mtime_ns
 
 
 def _opened(path: Path, load: Callable[[Path], T | None]) -> T | None:
+    if not path.exists():
+        return None
     try:
-        _hold(path, path)
-        if (found := load(path)) is not None:
-            with contextlib.suppress(OSError):  # update the access time only
-                os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
-            return found
-    except FileNotFoundError:
-        pass
+        found = load(path)
     except (ValueError, EOFError) as error:
         _log.warning("%s: %s; it is made again", path.name, error)
-    return None
-
-
-def _hold(path: Path, at: Path) -> None:
-    """Lock a file, currently at `at`, against removal by other processes."""
-    with _holding:
-        if path in _in_use:
-            if is_at(at, _in_use[path].fileno()):
-                return
-            _in_use.pop(path).close()
-        file = open(at, "rb")
-        with contextlib.suppress(OSError):  # a file system without locks
-            fcntl.flock(file, fcntl.LOCK_SH)
-        if not is_at(at, file.fileno()):
-            file.close()
-            raise FileNotFoundError(at)
-        _in_use[path] = file
-        while len(_in_use) > _MOST_HELD:
-            if (oldest := _in_use.pop(list(_in_use)[0], None)) is not None:  # noqa: RUF015
-                oldest.close()
+        return None
+    with contextlib.suppress(OSError):  # update the access time only
+        os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))
+    return found
 
 
 def _remove_unused(folder: Path) -> None:
-    stale_before = time.time() - _KEEP_DAYS * 86_400
     for path in folder.iterdir():
         with contextlib.suppress(OSError):
-            if _OURS.match(path.name) and path.stat().st_atime < stale_before:
-                remove_if_unused(path)
-
-
-@contextlib.contextmanager
-def _announced(what: str) -> Iterator[None]:
-    """Log the computation at its start and end if it takes longer than a second."""
-    start = time.monotonic()
-    timer = threading.Timer(_SAY_AFTER_S, _log.info, ("computing the %s ...", what))
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
-    duration_s = time.monotonic() - start
-    if duration_s > _SAY_AFTER_S:
-        _log.info("computed the %s in %.1f s", what, duration_s)
+            if _OURS.match(path.name) and path.stat().st_atime < time.time() - _KEEP_S:
+                path.unlink()

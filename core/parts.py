@@ -14,24 +14,6 @@ from penstock.core.sample import BadRecord, Record
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-KINDS = {
-    "keys": "keys of any characters, and not the numbers of the records",
-    "numbered": "the numbers of the records as keys, and not image files' paths by class",
-    "classes": "class ids whose order differs from the order of the class names",
-    "order": "keys whose order differs from their byte order",
-    "files": "images as encoded files",
-    "pixels": "images as decoded pixels, uint8 [H, W, C], each of its own size",
-    "labels": "class ids",
-    "arrays": "arrays of numbers, all of one shape and type",
-    "shapes": "arrays whose shapes differ from record to record, empty ones among them",
-    "bytes": "byte strings",
-    "numbers": "single numbers",
-    "values": "texts, nulls, and nested lists and objects",
-    "missing": "fields that some of the records lack",
-    "no image": "records without an image",
-}
-"""Properties of records that some formats cannot hold."""
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -53,37 +35,16 @@ class PackPlan:
         index: The index of the source: keys, class names, columns.
         parts: The parts in order; together they cover the source.
         samples: The first, the last and some other records, in the form to write.
-        recoded: Packing may change images, so columns of the index may differ from the result.
     """
 
     index: Index
     parts: tuple[Part, ...]
     samples: tuple[Record, ...]
-    recoded: bool
 
     @property
     def class_names(self) -> tuple[str, ...] | None:
         """Class names by label, or None."""
         return self.index.class_names
-
-    def __len__(self) -> int:
-        """Return the number of records of the source."""
-        return len(self.index)
-
-
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A writer's report on a written part.
-
-    Attributes:
-        columns: Arrays [n] with a value for each written record, for `Writer.finish`.
-        files: Files of this part alone, relative to the folder.
-        spooled: Temporary files for `Writer.join_part`, which are then removed.
-    """
-
-    columns: Mapping[str, NDArray[Any]] = field(default_factory=dict)
-    files: tuple[str, ...] = ()
-    spooled: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,28 +52,21 @@ class PartSummary:
     """The facts about a part on disk.
 
     Attributes:
-        part: The part.
-        written: The writer's report.
-        first: Number of the first record in the result; earlier bad records do not count.
         rows: Written records by their number in the source, int64 [n].
         checksums: CRC-32 of each record's fields, uint32 [n]; see `core.record_codec`.
         sizes: Size of each record's fields without the label in bytes, int64 [n].
         labels: Class ids, int64 [n], or None without labels.
-        marks: Size and CRC-32 of each file in `written`.
+        marks: Size and CRC-32 of each file of the part alone, by name.
         bad: Unreadable records, which were skipped.
-        done: Number of changed images by kind of change.
     """
 
     part: Part
-    written: Written
-    first: int
     rows: NDArray[np.int64]
     checksums: NDArray[np.uint32]
     sizes: NDArray[np.int64]
     labels: NDArray[np.int64] | None
     marks: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     bad: tuple[BadRecord, ...] = ()
-    done: Mapping[str, int] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Return the number of written records."""
@@ -143,7 +97,7 @@ def plan_parts(index: Index, *, part_records: int, part_bytes: int) -> tuple[Par
 
 def written_rows(summaries: Sequence[PartSummary]) -> NDArray[np.int64]:
     """Return the source's numbers of the records in the result, int64 [n], in order."""
-    return _joined([summary.rows for summary in summaries], np.int64)
+    return np.concatenate([np.zeros(0, np.int64), *(summary.rows for summary in summaries)])
 
 
 def written_labels(summaries: Sequence[PartSummary]) -> NDArray[Any] | None:
@@ -151,20 +105,9 @@ def written_labels(summaries: Sequence[PartSummary]) -> NDArray[Any] | None:
     found = [s.labels for s in summaries if len(s) and s.labels is not None]
     if not found:
         return None
-    labels = _joined(found, np.int64)
-    narrow = labels.size and -(1 << 31) <= labels.min() and labels.max() < 1 << 31
-    return labels.astype(np.int32) if narrow else labels
-
-
-def written_column(summaries: Sequence[PartSummary], name: str) -> NDArray[Any]:
-    """Return a column from the writer's reports, [n]."""
-    return np.concatenate([summary.written.columns[name] for summary in summaries])
+    return np.concatenate(found)
 
 
 def written_keys(plan: PackPlan, summaries: Sequence[PartSummary]) -> list[bytes]:
     """Return the keys of the result in order, as bytes."""
     return plan.index.raw_keys(written_rows(summaries))
-
-
-def _joined(arrays: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
-    return np.concatenate(arrays) if arrays else np.zeros(0, dtype)

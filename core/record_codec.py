@@ -1,8 +1,7 @@
 """Encodes a record's fields as bytes, for caches and packed files; decoding never executes code.
 
-The layout: the buffers of byte strings and arrays, then a JSON header, then the header's length in
-four bytes. Caches align every buffer to 16 bytes. In packed files the image comes first. A record
-with only an image is stored as the bytes of the image, so that other programs can read it.
+The layout: the buffers of byte strings and arrays, each padded to 16 bytes, a JSON header, and the
+header's length in four bytes.
 """
 
 from __future__ import annotations
@@ -18,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.json_text import parse_json
+from penstock.core.sample import RecordError
+from penstock.core.user_errors import is_trouble
 
 Buffer = bytes | memoryview
 _LENGTH = struct.Struct("<I")
@@ -41,12 +42,18 @@ class Entry:
 
 
 def pack_record(key: str, fields: Mapping[str, Any]) -> Entry:
-    """Encode a record for a cache, with the exact types of its values; views are not copied.
+    """Encode a record with the exact types of its values; views are not copied.
 
     Raise UncacheableError for a field other than a number, text, bytes, an array of numbers, or a
     list, tuple or dict of these.
     """
-    parts = _packed(fields, 0, align=_ALIGNMENT, keep_flags=True, key=key)
+    buffers: list[Buffer] = []
+    specs = {name: _spec(value, buffers, name) for name, value in fields.items()}
+    parts: list[Buffer] = []
+    for buffer in buffers:
+        parts += [buffer, bytes(-memoryview(buffer).nbytes % _ALIGNMENT)]
+    text = json.dumps({"key": key, "fields": specs}).encode()
+    parts += [text, _LENGTH.pack(len(text))]
     return Entry(parts, sum(memoryview(part).nbytes for part in parts))
 
 
@@ -55,52 +62,34 @@ def unpack_record(payload: Any) -> tuple[str, dict[str, Any]]:
 
     Writable arrays are copied; the others are read-only views of the payload.
     """
-    header, fields = _unpacked(memoryview(payload).toreadonly(), 0)
-    return header["key"], fields
+    view, at = memoryview(payload).toreadonly(), 0
+    end = len(view) - _LENGTH.size
+    (length,) = _LENGTH.unpack_from(view, end)
+    header = parse_json(bytes(view[end - length : end]))
+
+    def take(size_bytes: int) -> memoryview:
+        nonlocal at
+        part = view[at : at + size_bytes]
+        at += size_bytes + -size_bytes % _ALIGNMENT
+        return part
+
+    return header["key"], {name: _value(spec, take) for name, spec in header["fields"].items()}
 
 
-def pack_fields(fields: Mapping[str, Any], *, key: str) -> tuple[bytes, int]:
-    """Encode a record's fields, without the label, for a file.
-
-    Return the value and the size of the image at its start: a file, or decoded pixels in C order,
-    whose shape the caller must store. Raise ValueError for a type that cannot be packed.
-    """
-    image: Any = fields.get("image", b"")
-    if isinstance(image, np.ndarray):
-        if image.dtype != np.uint8 or image.ndim != 3:
-            raise ValueError(
-                f"pack: {key!r}: its image is {image.dtype} {list(image.shape)}, expected a file "
-                f"or uint8 [H, W, C]; convert it, or rename it with dataset.keys"
-            )
-        image = image.tobytes()
-    rest = {
-        name: _storable(value, name, key)
-        for name, value in fields.items()
-        if name not in ("image", "label")
-    }
-    if not rest and "image" in fields:
-        return image, len(image)
-    parts = _packed(rest, len(image), align=1, keep_flags=False, image="image" in fields)
-    return b"".join([image, *parts]), len(image)
+def pack_fields(fields: Mapping[str, Any], *, key: str) -> bytes:
+    """Encode fields for a file; raise ValueError for a type that cannot be packed."""
+    return b"".join(pack_record("", {n: _storable(v, n, key) for n, v in fields.items()}).parts)
 
 
-def unpack_fields(
-    value: Any, image_bytes: int | None, shape: tuple[int, ...] | None = None
-) -> dict[str, Any]:
-    """Decode the fields of a `pack_fields` value.
-
-    Args:
-        value: The whole, verified value, as bytes or uint8 [N].
-        image_bytes: Size of the image at its start; None: the whole value.
-        shape: Height, width and channels of decoded pixels, returned as a view of `value`.
-    """
-    image = value if image_bytes is None else value[:image_bytes]
-    if shape is not None:
-        image = np.frombuffer(image, np.uint8).reshape(shape)
-    if image_bytes is None or image_bytes == len(value):
-        return {"image": image}
-    header, fields = _unpacked(memoryview(value).toreadonly(), image_bytes)
-    return {"image": image, **fields} if header["image"] else fields
+def unpack_fields(value: Any) -> dict[str, Any]:
+    """Decode a `pack_fields` value, arrays as copies; RecordError if it is damaged."""
+    try:
+        return unpack_record(value)[1]
+    except Exception as error:  # damage raises many types
+        if is_trouble(error):
+            raise
+        said = " ".join(str(error).split())
+        raise RecordError(f"its fields cannot be read ({said})") from error
 
 
 def record_checksum(fields: dict[str, Any], *, key: str) -> tuple[int, int]:
@@ -130,8 +119,6 @@ def record_checksum(fields: dict[str, Any], *, key: str) -> tuple[int, int]:
 
 
 def _as_json(value: Any, name: str, key: str) -> bytes:
-    if type(value) is int:
-        return b"%d" % value
     value = value.item() if isinstance(value, np.generic) else value
     try:
         return json.dumps(value, sort_keys=True).encode()
@@ -147,7 +134,7 @@ def _storable(value: Any, name: str, key: str) -> Any:
     if isinstance(value, _BYTES):
         return bytes(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
-        return value
+        return value.copy()  # writeable, whatever the source returned
     return value if _is_json(value) else json.loads(_as_json(value, name, key))
 
 
@@ -161,30 +148,7 @@ def _is_json(value: Any) -> bool:
     return kind in _PLAIN
 
 
-def _packed(
-    fields: Mapping[str, Any], start: int, *, align: int, keep_flags: bool, **about: Any
-) -> list[Buffer]:
-    """Return the aligned buffers after `start` bytes, the header with `about`, and its length.
-
-    With `keep_flags`, read-only arrays stay read-only.
-    """
-    buffers: list[Buffer] = []
-    header = about if align == 1 else {**about, "align": align}
-    header["fields"] = {
-        name: ["json", value] if type(value) in _PLAIN else _spec(value, buffers, name, keep_flags)
-        for name, value in fields.items()
-    }
-    parts: list[Buffer] = []
-    for buffer in buffers:
-        if gap := -start % align:
-            parts.append(bytes(gap))
-        parts.append(buffer)
-        start += gap + memoryview(buffer).nbytes
-    text = json.dumps(header).encode()
-    return [*parts, text, _LENGTH.pack(len(text))]
-
-
-def _spec(value: Any, buffers: list[Buffer], name: str, keep_flags: bool) -> list[Any]:
+def _spec(value: Any, buffers: list[Buffer], name: str) -> list[Any]:
     """Return the header's entry for a value, and append its bytes to `buffers`."""
     kind = type(value)
     if _is_json(value):
@@ -201,33 +165,12 @@ def _spec(value: Any, buffers: list[Buffer], name: str, keep_flags: bool) -> lis
         if kind is not np.ndarray:
             return ["number", array.nbytes, array.dtype.str]
         spec = ["array", array.nbytes, array.dtype.str, list(array.shape)]
-        return [*spec, False] if keep_flags and not value.flags.writeable else spec
+        return [*spec, False] if not value.flags.writeable else spec
     if kind is list or kind is tuple:
-        return [kind.__name__, [_spec(item, buffers, name, keep_flags) for item in value]]
+        return [kind.__name__, [_spec(item, buffers, name) for item in value]]
     if kind is dict and all(type(key) is str for key in value):
-        return ["dict", {k: _spec(item, buffers, name, keep_flags) for k, item in value.items()}]
+        return ["dict", {k: _spec(item, buffers, name) for k, item in value.items()}]
     raise UncacheableError(f"its field {name!r} is or holds a {kind.__name__}")
-
-
-def _unpacked(view: memoryview, at: int) -> tuple[dict[str, Any], Any]:
-    """Return the header, and the fields whose buffers begin at byte `at`."""
-    end = len(view) - _LENGTH.size
-    (length,) = _LENGTH.unpack_from(view, end)
-    header = parse_json(bytes(view[end - length : end]))
-    align = header.get("align", 1)
-
-    def take(size_bytes: int) -> memoryview:
-        nonlocal at
-        at += -at % align
-        part = view[at : at + size_bytes]
-        at += size_bytes
-        return part
-
-    fields = {
-        name: spec[1] if spec[0] == "json" else _value(spec, take)
-        for name, spec in header["fields"].items()
-    }
-    return header, fields
 
 
 def _value(spec: list[Any], take: Callable[[int], memoryview]) -> Any:

@@ -2,19 +2,17 @@
 
 ``@register("sampler", "identity")`` above a class or function adds a component. A config selects it
 by ``_target_: sampler/identity``; its arguments are the keys of the option. The framework injects
-run-time values (`n`, `seed`, `rng`, ...) by argument name; a config cannot set them.
+run-time values (`n`, `seed`, `rng`, ...) by argument name.
 """
 
 from __future__ import annotations
 
-import functools
 import importlib
 import inspect
+import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from enum import Enum
-from pathlib import PurePath
 from typing import Any, TypeVar
 
 from penstock.core.contracts import ModelCapabilities
@@ -29,56 +27,41 @@ class Group:
     """A kind of component.
 
     Attributes:
-        name: The name for `register`, and the part of a ``_target_`` before the slash.
         option_group: The Hydra group of the components' options; None for no options.
         injected: Arguments that the framework sets at run time and a config may not.
-        partial: A registered *function* is the component, and later calls pass the injected
-            arguments. In other groups a function is a factory and is called once.
-        what: One line for ``--help``.
+        partial: A registered *function* is the component, not a factory of it.
     """
 
-    name: str
     option_group: str | None
     injected: frozenset[str]
-    partial: bool
-    what: str
+    partial: bool = False
 
 
-def _group(
-    name: str, what: str, injected: str = "", *, option: str | None = "", partial: bool = False
-) -> Group:
-    return Group(name, option if option != "" else name, frozenset(injected.split()), partial, what)
+def _group(option_group: str | None, injected: str = "", *, partial: bool = False) -> Group:
+    return Group(option_group, frozenset(injected.split()), partial)
 
 
 GROUPS: dict[str, Group] = {
-    group.name: group
-    for group in (
-        _group("dataset", "how samples are read", "storage source transform seed split",
-               option=None),
-        _group("storage", "where records lie", option="dataset/storage"),
-        _group("source", "where a stream comes from", "shard num_shards epoch",
-               option="dataset/source", partial=True),
-        _group("decode", "bytes to arrays", option="dataset/decode"),
-        _group("cache", "keeps what was read", "storage decode keys",
-               option="dataset/cache", partial=True),
-        _group("annotations", "label files beside the data", option="dataset/annotations"),
-        _group("writer", "the form that packing writes"),
-        _group("task", "losses and metrics", "num_classes class_names table"),
-        _group("sampler", "which record is at a position",
-               "n index seed batch_size mixed column_of shards"),
-        _group("collate", "samples to a batch", "samples", partial=True),
-        _group("transform", "changes one sample", "sample rng partners box_limits", partial=True),
-        _group("batch_transform", "changes a batch on the device",
-               "batch seed split step", partial=True),
-        _group("engine", "who computes batches", "compute settings", option="loader"),
-        _group("model", "what is trained", "num_classes table task_fields"),
-        _group("optimizer", "how weights are updated", "params"),
-        _group("scheduler", "how the learning rate moves", "optimizer total_steps total_epochs"),
-        _group("logger", "where figures go", "run_dir config"),
-        _group("callback", "takes part in training", "model run_dir rank watched higher"),
-        _group("settings", "typed settings", option=None),
-    )
-}  # fmt: skip
+    "dataset": _group(None, "storage source transform seed split"),
+    "storage": _group("dataset/storage"),
+    "source": _group("dataset/source", "shard num_shards epoch", partial=True),
+    "decode": _group("dataset/decode"),
+    "cache": _group("dataset/cache", "storage decode keys", partial=True),
+    "annotations": _group("dataset/annotations"),
+    "writer": _group("writer"),
+    "task": _group("task", "num_classes class_names table"),
+    "sampler": _group("sampler", "n index seed batch_size mixed column_of shards"),
+    "collate": _group("collate", "samples", partial=True),
+    "transform": _group("transform", "sample rng partners box_limits", partial=True),
+    "batch_transform": _group("batch_transform", "batch seed split step", partial=True),
+    "engine": _group("loader", "compute settings"),
+    "model": _group("model", "num_classes table task_fields"),
+    "optimizer": _group("optimizer", "params"),
+    "scheduler": _group("scheduler", "optimizer total_steps total_epochs"),
+    "logger": _group("logger", "run_dir config"),
+    "callback": _group("callback", "model run_dir rank watched higher"),
+    "settings": _group(None),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,23 +76,17 @@ class Component:
 
     @property
     def origin(self) -> str:
-        """Where the component is defined: file, line and qualified name."""
+        """The file and qualified name of the class or function."""
         try:
-            file = inspect.getsourcefile(self.target) or "?"
-            line = inspect.getsourcelines(self.target)[1]
+            file = inspect.getfile(self.target)
         except (OSError, TypeError):  # defined interactively
-            return f"{self.target.__module__}.{self.target.__qualname__}"
-        return f"{file}:{line} ({self.target.__qualname__})"
+            file = self.target.__module__
+        return f"{file} ({self.target.__qualname__})"
 
     @property
     def target_name(self) -> str:
         """The name of the component in a config's ``_target_``."""
         return f"{self.group}/{self.name}"
-
-    @property
-    def summary(self) -> str:
-        """The first line of the docstring, for ``--help``."""
-        return (inspect.getdoc(self.target) or "").split("\n", 1)[0].strip()
 
 
 _components: dict[str, Component] = {}
@@ -132,12 +109,7 @@ def register(
         name: The option's name, an identifier, unique in its group.
         global_random: The component draws from the global random state of Python, NumPy or
             torch. It runs only in worker processes, which seed these states for every position.
-        capabilities: For a model: a function from its arguments to a
-            `core.contracts.ModelCapabilities`.
-
-    Raises:
-        ValueError: The group is unknown, the name is taken or not an identifier, or a config
-            cannot hold a default.
+        capabilities: For a model: a function from its arguments to a `ModelCapabilities`.
     """
     if group not in GROUPS:
         raise ValueError(f"register: no group named {group!r}; groups: {', '.join(sorted(GROUPS))}")
@@ -164,9 +136,7 @@ def register(
 def checks(*targets: str, needs: Iterable[str] = ()) -> Callable[[Rule], Rule]:
     """Register a function that validates each config with one of the targets.
 
-    The function takes the whole config and yields a `Problem` for each mistake. It runs before
-    the build, so it may not import libraries. For a source of a mix, the config has the
-    ``dataset`` and ``sampler`` of the source.
+    The function takes the whole config, or a mix's source, and yields a `Problem` for each mistake.
 
     Args:
         targets: Each a ``group/name``, a group, or the dotted path of a library class.
@@ -197,10 +167,7 @@ def value_at(config: Mapping[str, Any], key: str) -> Any:
 
 
 def model_capabilities(node: Mapping[str, Any]) -> ModelCapabilities:
-    """Return the capabilities of a model from its config node.
-
-    Raise ValueError if an argument is invalid or a library is missing.
-    """
+    """Return the capabilities of a model from its config node, or raise ValueError."""
     component = find(str(node.get("_target_")))
     if component is None or component.capabilities is None:
         return ModelCapabilities()
@@ -237,14 +204,6 @@ def components(group: str | None = None) -> Iterator[Component]:
             yield _components[name]
 
 
-def name_of(made: Any) -> str:
-    """Return ``group/name (Class)`` for a component's result, or only its class or function."""
-    target = made.func if isinstance(made, functools.partial) else made
-    own = target if inspect.isroutine(target) else type(target)
-    names = [c.target_name for c in components() if c.target is own]
-    return f"{names[0]} ({own.__qualname__})" if names else own.__qualname__
-
-
 def parameters(target: Callable[..., Any], injected: frozenset[str]) -> list[inspect.Parameter]:
     """Return the named parameters that are not injected, so that a config may set them."""
     named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
@@ -253,32 +212,17 @@ def parameters(target: Callable[..., Any], injected: frozenset[str]) -> list[ins
 
 
 def option_node(component: Component) -> dict[str, Any]:
-    """Return the config option for a component's signature; required arguments are ``???``.
-
-    Raise ValueError for a default that a config cannot hold.
-    """
+    """Return the config option for a component's signature; required arguments are ``???``."""
     node: dict[str, Any] = {"_target_": component.target_name}
     for parameter in parameters(component.target, GROUPS[component.group].injected):
         if parameter.default is inspect.Parameter.empty:
             node[parameter.name] = "???"
         else:
-            where = f"{component.target_name}: default of {parameter.name}"
-            node[parameter.name] = _plain(parameter.default, where)
+            try:
+                node[parameter.name] = json.loads(json.dumps(parameter.default))
+            except TypeError as error:
+                raise ValueError(
+                    f"{component.target_name}: no config can hold the default of "
+                    f"{parameter.name}: {error}; use None, a number, a string, a list or a dict"
+                ) from None
     return node
-
-
-def _plain(value: Any, where: str) -> Any:
-    if value is None or isinstance(value, (bool, int, float, str)):
-        return value.name if isinstance(value, Enum) else value
-    if isinstance(value, Enum):
-        return value.name
-    if isinstance(value, PurePath):
-        return str(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(item, where) for item in value]
-    if isinstance(value, dict):
-        return {str(key): _plain(item, where) for key, item in value.items()}
-    raise ValueError(
-        f"{where} is a {type(value).__name__}, which no config can hold; use None, a number, "
-        f"a string, a list or a dict"
-    )

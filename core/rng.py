@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+Int64Array = NDArray[np.int64]
+
 _MASK64 = (1 << 64) - 1
 
 
@@ -33,10 +35,9 @@ class Stream(IntEnum):
 
 
 class KeyedRng:
-    """A generator that can be set to the stream of any position.
+    """A generator that can be set to the stream of any position; one for each thread.
 
-    Setting the state of a NumPy generator takes 2 µs, making one 15 µs. Each call of `at`
-    invalidates the generator that the previous call returned. Use one object for each thread.
+    Each call of `at` invalidates the generator that the previous call returned.
     """
 
     __slots__ = ("_bits", "_counter", "_key", "_state", "generator")
@@ -74,35 +75,8 @@ class KeyedRng:
         return self.generator
 
 
-class PythonRandom(random.Random):
-    """A stateless `random.Random` that draws everything from a NumPy generator."""
-
-    def __init__(self, generator: np.random.Generator) -> None:
-        self._generator = generator
-        # Bind the generator's method directly, since stacks draw several times for each sample.
-        self.random = generator.random  # type: ignore[method-assign]
-        super().__init__()
-
-    def getrandbits(self, k: int, /) -> int:
-        """Return an integer of `k` random bits."""
-        if k < 0:
-            raise ValueError("number of bits must be non-negative")
-        n_bytes = (k + 7) // 8
-        return int.from_bytes(self._generator.bytes(n_bytes), "little") >> (n_bytes * 8 - k)
-
-    def gauss(self, mu: float = 0.0, sigma: float = 1.0) -> float:
-        """Return a normal draw; the inherited method would cache every second one."""
-        return mu + sigma * float(self._generator.standard_normal())
-
-    def seed(self, *args: Any, **kwargs: Any) -> None:
-        """Do nothing: the object is stateless."""
-
-
 def philox_words(seed: int, epoch: int, start: int, stop: int, stream: Stream) -> np.ndarray:
-    """Return four random words for each position in ``start .. stop - 1``, uint64 [n, 4].
-
-    Row i depends only on (seed, epoch, start + i, stream).
-    """
+    """Return four random words for each position in ``start .. stop - 1``, uint64 [n, 4]."""
     bits = np.random.Philox(
         key=np.array([seed & _MASK64, epoch], np.uint64),
         # The position is the first word, which counts blocks. The other words separate streams.
@@ -117,44 +91,34 @@ def batch_key(seed: int, step: str) -> int:
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little", signed=True)
 
 
-def words_at(key: int, epochs: Any, positions: Any) -> Any:
-    """Return one random word for each row of a batch, int64 [n], on the device of its arrays.
+def words_at(key: int, epochs: Int64Array, positions: Int64Array) -> Int64Array:
+    """Return one random word for each row of a batch, int64 [n]; `key` is from `batch_key`.
 
     SplitMix64 (Steele, Lea and Flood, "Fast splittable pseudorandom number generators", OOPSLA
-    2014) allows random access: key and epoch start a sequence, and the position is the offset in
-    it. NumPy and torch give equal words on every device, in 20 array operations; Philox takes 70.
-
-    `key` is from `batch_key`. `epochs` and `positions` are int64 [n], of NumPy or torch.
+    2014): key and epoch start a sequence, and the position is the offset in it.
     """
     starts = _mixed(key + epochs * _GOLDEN)
     return _mixed(starts + positions * _GOLDEN)
 
 
-def _mixed(word: Any) -> Any:
-    """Apply the output function of SplitMix64 (variant 13 of Stafford's) to wrapping int64."""
-    if isinstance(word, np.ndarray):  # NumPy has unsigned shifts; work in place
-        unsigned = word.view(np.uint64)
-        for unsigned_shift, unsigned_factor in _UNSIGNED_MIX:
-            unsigned ^= unsigned >> unsigned_shift
-            unsigned *= unsigned_factor
-        unsigned ^= unsigned >> _LAST_SHIFT
-        return word
+def _mixed(word: Int64Array) -> Int64Array:
+    """Apply the output function of SplitMix64 (variant 13 of Stafford's), in place."""
+    unsigned = word.view(np.uint64)
     for shift, factor in _MIX:
-        word = (word ^ (word >> shift & (1 << 64 - shift) - 1)) * factor
-    return word ^ (word >> 31 & (1 << 33) - 1)
+        unsigned ^= unsigned >> shift
+        unsigned *= factor
+    unsigned ^= unsigned >> np.uint64(31)
+    return word
 
 
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
-_MIX = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))
-_UNSIGNED_MIX = tuple((np.uint64(shift), np.uint64(factor & _MASK64)) for shift, factor in _MIX)
-_LAST_SHIFT = np.uint64(31)
+_MIX = np.array([(30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)], np.uint64)
 
 
 class GlobalStates:
     """Replaces the global random states by states seeded with `seed` (63 bits) in a ``with`` block.
 
-    The next block continues where the previous one ended. All threads see the states, so use this
-    only in a process with one working thread.
+    The next block continues where the previous one ended. All threads see the states.
     """
 
     def __init__(self, seed: int) -> None:
@@ -163,7 +127,6 @@ class GlobalStates:
         self._others: tuple[Any, ...] = ()
 
     def __enter__(self) -> None:
-        import numpy as np
         import torch
 
         self._others = _states()
@@ -178,29 +141,14 @@ class GlobalStates:
         self._own = _states()
         _set_states(self._others)
 
-    @property
-    def untouched(self) -> bool:
-        """Whether the blocks drew nothing."""
-        fresh = GlobalStates(self._seed)
-        with fresh:
-            pass
-        return _comparable(self._own) == _comparable(fresh._own)
-
 
 def _states() -> tuple[Any, ...]:
-    import numpy as np
     import torch
 
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
 
-def _comparable(states: Any) -> tuple[Any, ...]:
-    python, (_, numpys, *more), torchs = states
-    return python, numpys.tobytes(), *more, torchs.numpy().tobytes()
-
-
 def _set_states(states: tuple[Any, ...]) -> None:
-    import numpy as np
     import torch
 
     random.setstate(states[0])
@@ -215,20 +163,15 @@ _ROUNDS = 10
 """Rounds of the Feistel network; four rounds are visibly not random."""
 
 
-def permute(
-    positions: NDArray[np.int64], *, length: int, seed: int, epoch: int
-) -> NDArray[np.int64]:
-    """Map `positions` by the permutation of ``0 .. length - 1`` keyed by seed and epoch.
-
-    Takes and returns int64 [n]; `length` is at most 2^62.
-    """
+def permute(positions: Int64Array, *, length: int, seed: int, epoch: int) -> Int64Array:
+    """Map `positions`, int64 [n], by the permutation of ``0 .. length - 1`` of an epoch."""
     if length <= SMALL:
         return _small_order(length, seed, epoch)[positions]
     return _walk(positions.astype(np.uint64), length, _round_keys(seed, epoch))
 
 
 @lru_cache(maxsize=4)
-def _small_order(length: int, seed: int, epoch: int) -> NDArray[np.int64]:
+def _small_order(length: int, seed: int, epoch: int) -> Int64Array:
     keys = philox_words(seed, epoch, 0, length, Stream.SAMPLER)[:, 0]
     order = np.argsort(keys, kind="stable").astype(np.int64)
     order.flags.writeable = False
@@ -240,7 +183,7 @@ def _round_keys(seed: int, epoch: int) -> NDArray[np.uint64]:
     return philox_words(seed, epoch, 0, _ROUNDS, Stream.SAMPLER)[:, 0].astype(np.uint64)
 
 
-def _walk(x: NDArray[np.uint64], length: int, keys: NDArray[np.uint64]) -> NDArray[np.int64]:
+def _walk(x: NDArray[np.uint64], length: int, keys: NDArray[np.uint64]) -> Int64Array:
     """Apply the network until every value is in ``0 .. length - 1`` (cycle walking)."""
     # The grid of rows x columns exceeds `length` by less than one row, so few values walk.
     # In a domain of 2^k, up to half of the values would.
@@ -257,7 +200,7 @@ def _walk(x: NDArray[np.uint64], length: int, keys: NDArray[np.uint64]) -> NDArr
 def _feistel(
     x: NDArray[np.uint64], rows: int, columns: int, keys: NDArray[np.uint64]
 ) -> NDArray[np.uint64]:
-    """Apply a generalised Feistel network over a grid.
+    """Apply a Feistel network over a grid.
 
     Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002, section 5.
     """
@@ -272,7 +215,5 @@ def _feistel(
 
 def _mix(x: NDArray[np.uint64], key: np.uint64) -> NDArray[np.uint64]:
     """Mix 64-bit words with a key by the finalizer of SplitMix64 (Steele et al., OOPSLA 2014)."""
-    x = (x + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15) ^ key
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+    words = (x + np.uint64(1)) * np.uint64(_GOLDEN & _MASK64) ^ key
+    return _mixed(words.view(np.int64)).view(np.uint64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, overload
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import numpy as np
@@ -70,13 +70,7 @@ stays unchanged, while ``labels`` and ``values`` are blended.
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One undecoded record of a storage.
-
-    Attributes:
-        index: The requested index.
-        key: The record's name: unique in its storage and equal in copies of the data.
-        fields: Encoded or raw values by sample key, such as ``{"image": b"...", "label": 3}``.
-    """
+    """One undecoded record of a storage; `fields` are encoded or raw values by sample key."""
 
     index: int
     key: str
@@ -87,9 +81,8 @@ class Record:
 class TextColumn:
     """The texts of many records in one field, without duplicates.
 
-    Attributes:
-        texts: The distinct texts, objects [T]; the last one is None.
-        places: Index of each record's text in `texts`, integer [n]; -1 for None.
+    `texts` are the distinct texts, objects [T], the last one None; `places` the index of each
+    record's text, integer [n], -1 for None.
     """
 
     texts: NDArray[np.object_]
@@ -118,10 +111,9 @@ def too_large(size_bytes: int, max_bytes: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BadRecord:
-    """A record that cannot be read; other records of the same read are unaffected.
+    """A record that cannot be read, for a one-line `cause`.
 
-    `index` is the requested index, and `cause` is one line. With `ends_shard`, the damage ends a
-    shard of a stream: all later records of the shard are lost, in every split.
+    With `ends_shard`, all later records of the stream's shard are lost, in every split.
     """
 
     index: int
@@ -136,10 +128,9 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BadSample:
-    """A sample that cannot be made, with the information to find its record.
+    """A sample that cannot be made; `storage` is its storage's name and path.
 
-    `index` is the record in this split, `position` the position in the epoch, `cause` one line, and
-    `storage` the name and path of the storage, such as ``image_folder /data/train``.
+    `index` is the record in this split, `position` the position in the epoch, `cause` one line.
     """
 
     index: int
@@ -153,11 +144,9 @@ class BadSample:
 
 
 class Keys:
-    """The keys of a batch, read as a list of strings; ``list(keys)`` returns a list.
+    """The keys of a batch, read as a list of strings, which are made on first use.
 
-    Training loops rarely read keys. Formatting the numeric keys of tables and arrays early takes a
-    fifth of the time of a small batch. Not a `Sequence`: libraries that move batches to a device
-    rebuild sequences item by item.
+    Not a `Sequence`: libraries that move batches to a device rebuild sequences item by item.
 
     Args:
         values: The strings, or with `pattern` their numbers, int64 [n] or a range.
@@ -175,33 +164,20 @@ class Keys:
     def __len__(self) -> int:
         return len(self.values)
 
-    @overload
-    def __getitem__(self, at: int) -> str: ...
-    @overload
-    def __getitem__(self, at: slice) -> Keys: ...
-    def __getitem__(self, at: int | slice) -> str | Keys:
+    def __getitem__(self, at: int | slice) -> Any:
         values = self.values[at]
         if isinstance(at, slice):
             return Keys(values, self.pattern)
-        made: str = values if self.pattern is None else self.pattern.format(int(values))
-        return made
+        return values if self.pattern is None else self.pattern.format(int(values))
 
     def __iter__(self) -> Iterator[str]:
         if self.pattern is None:
             return iter(self.values)
-        show = str if self.pattern == "{}" else self.pattern.format  # str is faster than format
-        return map(show, self.values if isinstance(self.values, range) else self.values.tolist())
+        numbers = self.values if isinstance(self.values, range) else self.values.tolist()
+        return map(self.pattern.format, numbers)
 
     def __eq__(self, other: Any) -> bool:
         return isinstance(other, list | Keys) and list(self) == list(other)
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __add__(self, other: Any) -> list[str]:
-        return [*self, *other]
-
-    def __radd__(self, other: Any) -> list[str]:
-        return [*other, *self]
 
     def __repr__(self) -> str:
         return repr(list(self))
@@ -212,107 +188,37 @@ Box = tuple[int, int, int, int]
 
 Part = tuple["Image", int, int]
 """Pixels, and the image column and row of the first pixel."""
-_FACTORS = (8, 4, 2)
 
 
 @dataclass(slots=True)
 class PendingImage:
-    """An image in a sample that is decoded once its crop is known.
+    """An image of `shape` [H, W, C] in a sample, decoded once its crop is known.
 
-    Attributes:
-        shape: Height, width and channels of the whole image.
-        decode: Decodes the pixels of a box, or all for None. Returns uint8 [H, W, C] and the column
-            and row of the first pixel; raises RecordError for damage.
-        reduce: Like `decode`, with both sides smaller by a factor of 2, 4 or 8, rounded up. None if
-            the pixels must stay unchanged.
-        seconds: Time spent decoding so far.
+    `decode` decodes the pixels of a box, or all for None; `seconds` is the time spent so far.
+    `into` is memory for the final pixels, if their shape fits.
     """
 
     shape: tuple[int, int, int]
     decode: Callable[[Box | None], Part]
-    reduce: Callable[[Box | None, int], Part] | None = None
     seconds: float = 0.0
+    into: Image | None = None
 
     def whole(self) -> Image:
-        """Decode all pixels, uint8 [H, W, C]; raise RecordError for a damaged image."""
+        """Decode all pixels, uint8 [H, W, C]."""
         return self.around(None)[0]
 
-    def around(self, box: Box | None, factor: int = 1) -> Part:
+    def around(self, box: Box | None) -> Part:
         """Decode the pixels of a box, and neighbours that are cheaper to decode than to skip.
-
-        `box` is in full-size pixels; None is the whole image. `factor`, from `factor_for`, reduces
-        both sides, rounded up.
 
         Returns:
             uint8 [h, w, C], read-only, maybe a view of the record's array; and the column and row
-            of its first pixel in the reduced image.
-
-        Raises:
-            RecordError: The decoded data is damaged.
+            of its first pixel in the image.
         """
         start = time.perf_counter()
         try:
-            if factor == 1:
-                return self.decode(box)
-            assert self.reduce is not None
-            return self.reduce(box, factor)
+            return self.decode(box)
         finally:
             self.seconds += time.perf_counter() - start
-
-    def factor_for(self, box: Box, size: tuple[int, int]) -> int:
-        """Return the factor, 1, 2, 4 or 8, by which to reduce a box that is resized to `size`.
-
-        The reduced sides stay at least as long as `size`, height and width, so the resize never
-        upsamples. The factor is 1 if the pixels must stay unchanged.
-        """
-        if self.reduce is None:
-            return 1
-        fits = min((box[3] - box[1]) // size[0], (box[2] - box[0]) // size[1])
-        return next((factor for factor in _FACTORS if factor <= fits), 1)
-
-    def crop(self, box: Box, size: tuple[int, int] | None = None) -> tuple[Image, Box]:
-        """Decode a box, reduced by `factor_for` if it is then resized to `size`, height and width.
-
-        Returns:
-            uint8 [h, w, C], read-only, and the box in its pixels, edges rounded.
-
-        Raises:
-            RecordError: The decoded data is damaged.
-        """
-        factor = 1 if size is None else self.factor_for(box, size)
-        pixels, left, top = self.around(box, factor)
-        if factor > 1:
-            box = smaller_box(box, factor)
-        return pixels, (box[0] - left, box[1] - top, box[2] - left, box[3] - top)
-
-
-def smaller_box(box: Box, factor: int) -> Box:
-    """Return the box in the pixels of the reduced image, edges rounded."""
-    x_min, y_min, x_max, y_max = ((2 * edge + factor) // (2 * factor) for edge in box)
-    return x_min, y_min, x_max, y_max
-
-
-@dataclass(slots=True)
-class DrawnImage:
-    """An augmented image whose random draws are made and whose pixels are pending.
-
-    Attributes:
-        source: The original image.
-        fill: Decodes and augments the image. Given an array of its shape, uint8 [H, W, C], it may
-            write there; it returns the array with the result. Raises RecordError.
-    """
-
-    source: PendingImage
-    fill: Callable[[Image | None], Image]
-
-
-def on_pixels(transform: Callable[[Batch], Batch], batch: Batch) -> Batch:
-    """Apply a batch transform; raise a clear ValueError if it fails because images are bytes."""
-    try:
-        return transform(batch)
-    except (TypeError, AttributeError):
-        require_pixels(batch.get("image"))
-        raise
 
 
 def require_pixels(image: Any) -> None:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import difflib
 import errno
-import shlex
-import sys
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,19 +19,14 @@ _PASSING = frozenset(
         "EMFILE ENFILE"
     ).split()
 )
-_NO_MEMORY = (
-    "out of memory", "insufficient memory", "not enough memory", "cannot allocate memory",
-    "can't allocate memory",
-)  # fmt: skip
+_NO_MEMORY = ("out of memory", "insufficient memory", "not enough memory", "allocate memory")
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One mistake in a config.
+    """One mistake in a config: its full key, or an empty string, and a message.
 
-    Attributes:
-        key: The full key, such as ``dataset.storage.path``; empty if no single key is wrong.
-        message: One line: the value, the expected value, and how to fix it.
+    The message is one line: the value, the expected value, and how to fix it.
     """
 
     key: str
@@ -58,21 +52,13 @@ def listing(names: Iterable[str], limit: int = 12) -> str:
 
 
 def nearest_path(path: str) -> str | None:
-    """Return the most similar existing folder, or file with the same suffix."""
-    there = Path()
-    for part in Path(path).expanduser().parts:
-        if (there / part).exists():
-            there /= part
-            continue
-        ending = Path(part).suffix
-        alike = (
-            [each for each in there.iterdir() if each.suffix == ending] if there.is_dir() else []
-        )
-        near = nearest(part, [each.name for each in alike if ending or each.is_dir()])
-        if near is None:
-            return None
-        there /= near
-    return str(there)
+    """Return the existing path that differs from `path` in one similar name, or None."""
+    whole = missing = Path(path).expanduser().absolute()
+    while not missing.parent.is_dir():
+        missing = missing.parent
+    near = nearest(missing.name, os.listdir(missing.parent))
+    found = missing.parent / (near or "") / whole.relative_to(missing)
+    return str(found) if near and found.exists() else None
 
 
 class ExplainedError(RuntimeError):
@@ -89,8 +75,8 @@ class WorkerTraceback(Exception):
 def is_trouble(error: BaseException) -> bool:
     """Whether an exception comes from the process or machine rather than from the data.
 
-    Examples are a lack of memory or descriptors, and a failed disk or network. Code that catches
-    many exceptions to find damage re-raises these. Otherwise a good record would be replaced.
+    Code that catches many exceptions to find damage re-raises these: otherwise a lack of memory
+    would replace a good record.
     """
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno in _PASSING
@@ -98,11 +84,10 @@ def is_trouble(error: BaseException) -> bool:
 
 
 def is_explained(error: BaseException) -> bool:
-    """Whether the message of an exception is enough for the user.
+    """Whether the message of an exception is enough for the user, without a traceback.
 
     True for an `ExplainedError`, a ``ValueError`` raised in our own code (a user's mistake), and a
-    system error with a file name. Exceptions of libraries, of users' components and of our bugs
-    need a traceback.
+    system error with a file name.
     """
     if isinstance(error.__cause__, WorkerTraceback):
         return False
@@ -118,38 +103,27 @@ def is_explained(error: BaseException) -> bool:
     return trace.tb_frame.f_code.co_filename.startswith(_OURS)
 
 
-_LOWER = {
-    "pack": "lower pack.num_workers, or writer.part_records",
-    "": "lower loader.batch_size (with trainer.accumulate=2 a step has as many samples), or "
-    "loader.prefetch_factor and loader.num_workers",
-}
-"""Advice for out-of-memory errors by command; the empty key is for the other commands."""
+_LOWER = (
+    "lower loader.batch_size (with trainer.accumulate=2 a step has as many samples), "
+    "loader.prefetch_factor or loader.num_workers; of pack, pack.num_workers or writer.part_records"
+)
 
 
-def in_one_line(error: BaseException, *, command: str = "") -> str | None:
-    """Return a one-line message for an explained error or lack of memory, else None.
-
-    The message for lack of memory says how much was requested, and where. `command` is the
-    command that the user typed.
-    """
+def in_one_line(error: BaseException) -> str | None:
+    """Return a one-line message for an explained error or lack of memory, else None."""
     if is_explained(error):
         return str(error)
-    chain, cause = [error], error.__cause__
+    wanting: BaseException | None = None
+    cause: BaseException | None = error
     while cause is not None and not isinstance(cause, WorkerTraceback):
-        chain.append(cause)
+        wanting = cause if _wants_memory(cause) else wanting
         cause = cause.__cause__
-    wanting = [each for each in chain if _wants_memory(each)]
-    if not wanting:
+    if wanting is None:
         return None
-    said = " ".join(str(wanting[-1]).split())
+    said = " ".join(str(wanting).split())
     if "; lower " in said:  # ours
         return said
-    trace = wanting[-1].__traceback__ if cause is None else None
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    where = f" at {trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else ""
-    lower = _LOWER.get(command, _LOWER[""])
-    return f"memory ran out{where} ({said[:200] or type(wanting[-1]).__name__}); {lower}"
+    return f"memory ran out ({said[:200] or type(wanting).__name__}); {_LOWER}"
 
 
 def _wants_memory(error: BaseException) -> bool:
@@ -158,10 +132,3 @@ def _wants_memory(error: BaseException) -> bool:
     if isinstance(error, ImportError):  # "cannot allocate memory in static TLS block"
         return False
     return isinstance(error, MemoryError) or any(words in said for words in _NO_MEMORY)
-
-
-def program_of(command: str) -> str:
-    """Return the program to type for `command`, in the form in which the user started this one."""
-    if command == "train" and Path(sys.argv[0]).name == "train.py":
-        return f"python {shlex.quote(sys.argv[0])}"
-    return f"penstock {command}"

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import numpy as np
@@ -18,12 +18,10 @@ from penstock.core.contracts import (
     Dataset,
     Decoder,
     FittedDecoder,
-    Index,
     Sampler,
     Storage,
     Transform,
-    TransformCapabilities,
-    capabilities_of,
+    abilities_of,
 )
 from penstock.core.registry import register
 from penstock.core.sample import MAX_RECORD_BYTES, BadSample, Record, Sample, TextColumn
@@ -41,26 +39,11 @@ if TYPE_CHECKING:
 class MapDataset(Dataset):
     """A dataset over any storage; safe to call from several threads.
 
-    If a subclass overrides `fetch`, `read` or `finish`, callers do not bypass its code. A decoder
-    that can `defer` does so if the transform begins with a crop: it then skips the pixels outside
-    the crop, with equal samples.
-
-    Args:
-        storage: The records.
-        decode: Record to sample; its `RecordError` makes a bad sample.
-        transform: Changes the sample; draws only from the position's rng.
-        seed: The run's seed.
-        keys: Fields renamed, picked or dropped before decoding, see `DecodeStage`.
+    A subclass that overrides `fetch` sets ``staged = False``; if it overrides `fetch`, `read` or
+    `finish`, it sets ``columnar = False``.
     """
 
-    _fetches = _makes_samples = False  # overridden by a subclass
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        own = vars(cls).keys()
-        cls._fetches |= "fetch" in own
-        if {"fetch", "read", "finish"} & own:
-            cls._makes_samples = "fetch_columns" not in own
+    staged = True
 
     def __init__(
         self,
@@ -71,54 +54,48 @@ class MapDataset(Dataset):
         seed: int,
         keys: Mapping[str, str | None] | None = None,
     ) -> None:
-        decodes = Decoder.of(decode)
-        changes = capabilities_of(transform, TransformCapabilities)
-        self.storage = storage
+        decodes = abilities_of(decode, Decoder)
+        changes = abilities_of(transform, Transform)
+        self.storage, self.index, self.held_bytes = storage, storage.index, storage.held_bytes
         deferred = decodes.defer if decodes.defer and changes.crops_first else decode
         self._decode = DecodeStage(deferred, keys=keys, storage=str(storage))
         self._decode_partner = DecodeStage(decode, keys=keys, storage=str(storage))
         self._transform = TransformStage(transform, seed=seed, storage=str(storage))
-        self._partners: PartnerStage | None = None
-        if changes.partner_counts is not None:
-            self._partners = PartnerStage(
-                changes.partner_counts, seed=seed, num_records=len(storage)
-            )
-        self._columns: ColumnStage | None = None
-        if changes.unchanged and (decodes.unchanged or decodes.columns):
-            self._columns = ColumnStage(storage, self._decode, decodes)
+        counts = changes.partner_counts
+        self._partners = None if counts is None else PartnerStage(counts, seed, len(storage))
+        self._decode_columns = None if decodes.unchanged else decodes.columns
+        self._takes = changes.unchanged and (decodes.unchanged or decodes.columns is not None)
         self.draws_partners = self._partners is not None
         self.global_random = changes.global_random
         self.table = decode if isinstance(decode, FittedDecoder) else None
 
     @property
-    def staged(self) -> bool:  # type: ignore[override]
-        """Return whether ``fetch`` is not overridden."""
-        return not self._fetches
-
-    @property
     def columnar(self) -> bool:  # type: ignore[override]
-        """Return whether storage, decoder and transform keep batches as columns."""
-        return self._columns is not None and not self._makes_samples and self._columns.possible
+        return self._takes and bool(self._column_names)
+
+    @cached_property
+    def _column_names(self) -> dict[str, str]:
+        """Storage fields by new name; empty without column support."""
+        fields = {name: name for name in self.storage.column_fields}
+        try:
+            names = self._decode.renamed(Record(0, "", fields))
+        except ValueError:  # reading a record gives a better message
+            return {}
+        # An empty take lets the storage inspect or prepare its data before workers start.
+        can = names and self.storage.take(np.zeros(0, np.int64), set(names.values())) is not None
+        return names if can else {}
 
     def __len__(self) -> int:
         return len(self.storage)
 
-    @property
-    def index(self) -> Index:  # type: ignore[override]
-        """Return the metadata of the records."""
-        return self.storage.index
-
     def fingerprint(self) -> str:
-        """Return the storage's fingerprint."""
         return self.storage.fingerprint()
 
     @property
     def row_shape(self) -> tuple[int, int, int] | None:  # type: ignore[override]
-        """Return the shape of the last uint8 image, as a guess for the next ones; None before."""
         return self._transform.row_shape
 
     def drawing_from(self, sampler: Sampler) -> Self:
-        """Return a copy whose partners are drawn in the order of `sampler`."""
         if self._partners is None:
             return self
         bound = copy.copy(self)
@@ -128,18 +105,12 @@ class MapDataset(Dataset):
     def fetch(
         self, indices: Int64Array, positions: Int64Array, epoch: int
     ) -> list[Sample | BadSample]:
-        """Read, decode and transform records, int64 [n], at positions, int64 [n], in one read."""
         return self.finish(self.read(indices, positions, epoch), positions, epoch)
 
     def read(self, indices: Int64Array, positions: Int64Array, epoch: int) -> Sequence[Any]:
-        """Read the records at `indices`, with the partners drawn for `positions`."""
         if self._partners is None:
-            return self._lying_at(indices)
-        return self._partners.read(self._lying_at, indices, positions, epoch)
-
-    def _lying_at(self, indices: Int64Array) -> Sequence[Any]:
-        """Read the input of `_decode` for `indices`, int64 [n]."""
-        return self.storage.read(indices)
+            return self.storage.read(indices)
+        return self._partners.read(self.storage.read, indices, positions, epoch)
 
     def finish(
         self,
@@ -150,25 +121,17 @@ class MapDataset(Dataset):
         rows: NDArray[np.uint8] | None = None,
         times: StageTimes | None = None,
     ) -> list[Sample | BadSample]:
-        """Decode and transform the result of `read`; see `core.contracts.Dataset`."""
         times = StageTimes() if times is None else times
-        if self._partners is None:
-            decoded = self._decode.each(records, times)
-            return self._transform.each(decoded, positions, epoch, rows=rows, times=times)
-        samples = []
-        decoded = self._decode.each((group.record for group in records), times)
-        groups = zip(records, decoded, positions.tolist(), strict=True)
-        for row, (group, sample, position) in enumerate(groups):
-            start = time.perf_counter()
-            partners = self._partners.samples(
-                group, position, epoch, read=self._lying_at, decode=self._decode_partner
+        partners = None
+        if self._partners is not None:
+            partners = self._partners.each(
+                records, positions, epoch, self.storage.read, self._decode_partner, times
             )
-            times.decode += time.perf_counter() - start
-            into = None if rows is None else rows[row]
-            samples.append(
-                self._transform(sample, position, epoch, into=into, times=times, partners=partners)
-            )
-        return samples
+            records = [group.record for group in records]
+        decoded = self._decode.each(records, times)
+        return self._transform.each(
+            decoded, positions, epoch, rows=rows, times=times, partners=partners
+        )
 
     def fetch_columns(
         self,
@@ -178,66 +141,18 @@ class MapDataset(Dataset):
         *,
         allocate: Allocate | None = None,
     ) -> dict[str, Any] | None:
-        """Take a batch, one take per field; see `core.contracts.Dataset`."""
-        assert self._columns is not None, "samples are made one by one"
-        columns = self._columns(indices, allocate)
-        if columns is None:
-            return None
-        keys = self.index.key_column(indices)
-        return {**columns, "index": indices, "key": keys, "position": positions}
-
-    def held_bytes(self, indices: Int64Array) -> NDArray[Any] | None:
-        """Return the memory of records, or None if unknown."""
-        return self.storage.held_bytes(indices)
-
-
-class ColumnStage:
-    """Takes batches as columns, equal to reading and decoding records one by one."""
-
-    def __init__(self, storage: Storage, decode: DecodeStage, decodes: Decoder) -> None:
-        self._storage = storage
-        self._decode = decode
-        self._decode_columns = None if decodes.unchanged else decodes.columns
-        self._known: dict[str, str] | None = None
-
-    def __call__(self, indices: Int64Array, allocate: Allocate | None) -> dict[str, Any] | None:
-        """Take columns of a batch."""
-        names = self._names
-        taken = self._storage.take(indices, set(names.values()), allocate=allocate)
+        names = self._column_names
+        taken = self.storage.take(indices, set(names.values()), allocate=allocate)
         if taken is None:
             return None
         fields: dict[str, Any] | None = {new: taken[name] for new, name in names.items()}
         if self._decode_columns is not None:
             fields = self._decode_columns(fields or {})
-        return fields and {name: _listed(values) for name, values in fields.items()}
-
-    @property
-    def possible(self) -> bool:
-        """Return whether the storage supports column batches."""
-        return bool(self._names)
-
-    @property
-    def _names(self) -> dict[str, str]:
-        """Return storage fields by new name; empty without column support."""
-        if self._known is None:
-            names = self._renamed()
-            # An empty take lets the storage inspect or prepare its data before workers start.
-            nothing = np.zeros(0, np.int64)
-            can = names and self._storage.take(nothing, set(names.values())) is not None
-            self._known = names if can else {}
-        return self._known
-
-    def _renamed(self) -> dict[str, str]:
-        fields = {name: name for name in self._storage.column_fields}
-        try:
-            return self._decode.renamed(Record(0, "", fields))
-        except ValueError:  # reading a record gives a better message
-            return {}
-
-
-def _listed(values: Any) -> Any:
-    """Return texts as a list, with None for missing ones, and numbers unchanged."""
-    return values.tolist() if isinstance(values, TextColumn) else values
+        if fields is None:
+            return None
+        lists = {name: v.tolist() for name, v in fields.items() if isinstance(v, TextColumn)}
+        keys = self.index.key_column(indices)
+        return {**fields, **lists, "index": indices, "key": keys, "position": positions}
 
 
 @register("dataset", "map")
@@ -274,30 +189,19 @@ def open_map(
         transform: The augmentation of this split.
         seed: The run's seed.
         split: ``train``, ``val`` or ``test``.
-
-    Raises:
-        ValueError: The storage cannot be opened or split.
     """
     from penstock.datasets.fitting import fitted
     from penstock.datasets.records.splits import open_split
 
     storage = replace(
-        storage,
-        val_path=val_path,
-        test_path=test_path,
-        max_record_bytes=max_record_bytes,
-        retry_s=retry_s,
-    )
+        storage, val_path=val_path, test_path=test_path,
+        max_record_bytes=max_record_bytes, retry_s=retry_s,
+    )  # fmt: skip
     opened = open_split(storage, split=split, val_fraction=val_fraction, annotations=annotations)
-    decode = fitted(
-        decode,
-        storage,
-        opened=opened,
-        split=split,
-        val_fraction=val_fraction,
-        keys=keys,
-        annotations=annotations,
+    train = partial(
+        open_split, storage, split="train", val_fraction=val_fraction, annotations=annotations
     )
+    decode = fitted(decode, train if split != "train" else lambda: opened, keys=keys)
     if cache is None and opened.is_remote:
         cache = open_disk_cache
     if cache is not None:

@@ -21,7 +21,7 @@ from penstock.pipeline.commands import COMMANDS
 from penstock.pipeline.config import values
 from penstock.pipeline.config.components import LEAVES
 from penstock.pipeline.config.compose import prepare
-from penstock.pipeline.config.libraries import class_arguments, family_of, resolve_target
+from penstock.pipeline.config.libraries import family_of, resolve_target
 from penstock.pipeline.config.options import (
     CONF,
     STACK_OF,
@@ -38,7 +38,7 @@ from penstock.pipeline.config.places import (
     PRESETS,
 )
 from penstock.pipeline.config.schema import beside
-from penstock.pipeline.config.values import REQUIRED, arguments_of
+from penstock.pipeline.config.values import REQUIRED, arguments_of, class_arguments
 
 _SECTION = re.compile(r"\n+(?:Args|Attributes|Returns|Raises|Yields):\n")
 _EXTRA = re.compile(r"\bthe extra `?(\w+)")
@@ -55,6 +55,21 @@ _GROUPS = {
     "trainer": "the length and precision of training, and its checkpoints",
     "transform": "changes one sample; transform=NAME adds it as a last step to augment.train",
     "batch_transform": "changes a batch; batch_transform=NAME adds it last to augment.device",
+    "dataset/storage": "where records lie",
+    "dataset/source": "where a stream comes from",
+    "dataset/decode": "bytes to arrays",
+    "dataset/cache": "keeps what was read",
+    "dataset/annotations": "label files beside the data",
+    "writer": "the form that packing writes",
+    "task": "losses and metrics",
+    "sampler": "which record is at a position",
+    "collate": "samples to a batch",
+    "loader": "who computes batches",
+    "model": "what is trained",
+    "optimizer": "how weights are updated",
+    "scheduler": "how the learning rate moves",
+    "logger": "where metrics go",
+    "callback": "takes part in training",
 }
 
 
@@ -124,9 +139,7 @@ def _commands() -> str:
     for name, command in COMMANDS.items():
         lines.append(f"| [`penstock {name}`](#penstock-{name}) | {_cell(command.what)} |")
     lines += ["", "## penstock train", ""]
-    lines += [
-        "How long, how precisely and what is kept: [`trainer`](trainer.md). What it is called:"
-    ]
+    lines += ["Duration, precision and checkpoints: [`trainer`](trainer.md). The name of a run:"]
     lines += ["", *_component("run", {"_target_": "settings/run"})]
     for name in COMMANDS:
         import_module(f"penstock.pipeline.commands.{name}")  # which registers its settings
@@ -166,7 +179,7 @@ def _group(group: str) -> str:
 
 
 def _is_plain(node: Mapping[str, Any]) -> bool:
-    """Tell whether an option sets no argument of its component: all stand in another's table."""
+    """Return whether an option sets no argument of its component."""
     return all(key == "_target_" or isinstance(value, dict) for key, value in node.items())
 
 
@@ -205,7 +218,7 @@ def _yaml(file: Path) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Write a text that stands in a table: its ``|`` would end the cell, and `<x>` be no text."""
+    """Escape a text for a table cell, where ``|`` ends the cell and `<x>` is a tag."""
     parts = re.split(r"(`[^`]*`)", text.replace("``", "`").replace("|", r"\|"))
     return "".join(part if part[:1] == "`" else part.replace("<", "&lt;") for part in parts)
 
@@ -216,8 +229,7 @@ def _code(text: str) -> str:
 
 def group_summary(group: str) -> str:
     """Return a line about the options of a group."""
-    found = (each.what for each in registry.GROUPS.values() if each.option_group == group)
-    return _GROUPS.get(group) or next(found, "")
+    return _GROUPS.get(group, "")
 
 
 def components_of(group: str, option: str) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -234,8 +246,8 @@ def components_of(group: str, option: str) -> Iterator[tuple[str, dict[str, Any]
             place = ".".join(filter(None, (below.replace("/", "."), key)))
             yield place, node
             for name, part in PARTS_OF.get(node["_target_"], {}).items():
-                if part.only is not None:
-                    yield f"{place}.{name}.NAME", {"_target_": part.only}
+                if "/" in part.kinds[0]:
+                    yield f"{place}.{name}.NAME", {"_target_": part.kinds[0]}
 
 
 def _components(node: Any, key: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -283,7 +295,8 @@ def described(target: str, prefix: str, node: Mapping[str, Any]) -> Iterator[Des
 def _documented(call: Callable[..., Any]) -> dict[str, str]:
     """Read the words of docstrings about each argument, by name: sections of Google's style."""
     own = inspect.unwrap(call)
-    docs = map(inspect.getdoc, (own, getattr(own, "__init__", None), call))
+    bases = reversed(inspect.getmro(own)[1:]) if inspect.isclass(own) else ()
+    docs = map(inspect.getdoc, (*bases, own, getattr(own, "__init__", None), call))
     return {
         name: " ".join(text.split())
         for doc in docs
@@ -318,7 +331,8 @@ def summaries(group: str) -> Iterator[tuple[str, str]]:
     for option in options_of(group):
         file = option_file(group, option)
         component = _component_of(group, option)
-        yield option, _first_comment(file) if file else component.summary if component else ""
+        described = (component and inspect.getdoc(component.target)) or ""
+        yield option, _first_comment(file) if file else described.partition("\n")[0]
 
 
 def _first_comment(file: Path) -> str:

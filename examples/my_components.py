@@ -1,4 +1,4 @@
-"""A sampler, a transform and a storage of one's own: ``imports=[examples/my_components.py]``."""
+"""A custom sampler, transform and storage: ``imports=[examples/my_components.py]``."""
 
 # fmt: off
 import numpy as np

@@ -1,4 +1,4 @@
-"""A dataset type of one's own, images that are made and not read: docs/architecture.md."""
+"""A custom dataset type that generates images instead of reading them: docs/architecture.md."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ class Noise(Dataset):
         return len(self._keys)
 
     def fingerprint(self) -> str:
-        """What the data is."""
+        """Return the identity of the data."""
         return self.index.fingerprint()
 
     def fetch(self, indices: np.ndarray, positions: np.ndarray, epoch: int) -> list[Any]:
-        """Samples of the records `indices`, int64 [n], drawn at `positions`, int64 [n]."""
+        """Return samples of records `indices`, int64 [n], augmented at `positions`, int64 [n]."""
         samples = [self._sample(i) for i in indices.tolist()]
         return list(self._transform.each(samples, positions, epoch))
 

@@ -1,8 +1,9 @@
 """A model that returns its losses itself, as detection code bases do.
 
-``python train.py imports=[examples/own_losses.py] model=own_losses``. In training its outputs are
-losses, whose names begin with ``loss``: their sum is trained on. In evaluation they are what the
-task's metrics take. A loss is the mean over the valid rows, and has a gradient without any.
+``python train.py imports=[examples/own_losses.py] model=own_losses``. In training, its outputs are
+losses with names that begin with ``loss``, and training minimises their sum. In evaluation, its
+outputs are the inputs of the task's metrics. A loss is the mean over the valid rows, and has a
+gradient even without valid rows.
 """
 
 # fmt: off

@@ -19,10 +19,7 @@ from penstock.core.sample import Batch, Sample
 
 MASK = "_mask"
 LENGTHS = "_lengths"
-_SEVERAL_OBJECTS = (
-    "an image shows several objects, such as faces, and keypoints describe one; crop each object "
-    "to its own image"
-)
+_SEVERAL_OBJECTS = "crop each object to its own image, because keypoints describe one object"
 
 
 class FieldCollate(Collate):
@@ -61,26 +58,20 @@ class FieldCollate(Collate):
         """Return the batch fields of one field, whose values are arrays."""
 
 
-def to_columns(
-    samples: Sequence[Sample], *, keys: Sequence[str] = (), path: str = ""
-) -> dict[str, list[Any]]:
-    """Return a list of values per field; raise ValueError if a field is missing in some samples.
-
-    For dicts inside samples, messages use the samples' `keys` and the `path` of the dicts.
-    """
+def to_columns(samples: Sequence[Sample]) -> dict[str, list[Any]]:
+    """Return a list of values per field; raise ValueError if a field is missing in some samples."""
     assert samples, "a batch has at least one sample"
-    fields = samples[0].keys()
-    names: Sequence[Any] = keys or [sample.get("key") for sample in samples]
-    for sample, name in zip(samples, names, strict=True):
-        if sample.keys() != fields:
-            key = sorted(map(str, sample.keys() ^ fields))[0]
-            having, lacking = (name, names[0]) if key in sample else (names[0], name)
-            drop = "" if path else f"drop it with dataset.keys={{{key}:null}} or "
+    first = samples[0]
+    for sample in samples:
+        if sample.keys() != first.keys():
+            field = min(map(str, sample.keys() ^ first.keys()))
+            having, lacking = (sample, first) if field in sample else (first, sample)
             raise ValueError(
-                f"collate: field '{path}{key}' is in sample {having!r} but not in {lacking!r}; "
-                f"{drop}give it to every sample"
+                f"collate: field {field!r} is in sample {having.get('key')!r} but not in "
+                f"{lacking.get('key')!r}; drop it with dataset.keys={{{field.split('.')[0]}:null}} "
+                f"or give it to every sample"
             )
-    return {field: [sample[field] for sample in samples] for field in fields}
+    return {field: [sample[field] for sample in samples] for field in first}
 
 
 def is_array(value: Any) -> bool:
@@ -217,10 +208,7 @@ def from_column(values: np.ndarray) -> NDArray[Any]:
 
 
 def empty(
-    shape: tuple[int, ...],
-    dtype: np.dtype[Any],
-    *,
-    allocate: Callable[[int], Any] | None = None,
+    shape: tuple[int, ...], dtype: np.dtype[Any], *, allocate: Callable[[int], Any] | None = None
 ) -> NDArray[Any]:
     """Return an uninitialised array, in memory of `allocate` if given.
 
@@ -245,27 +233,16 @@ def batch_keys(columns: dict[str, list[Any]], size: int) -> list[str]:
 
 
 def padded(
-    name: str,
     field: str,
     values: Sequence[Any],
     keys: Sequence[str],
     *,
-    axes: int,
-    size_of: Callable[[int], int],
+    axes: int = 1,
+    multiple_of: int = 1,
     fill: float,
     remedy: str,
 ) -> dict[str, NDArray[Any]]:
-    """Pad arrays along the first `axes` axes to a common length.
-
-    Args:
-        name: Name of the collate, for messages.
-        field: Name of the arrays.
-        values: Arrays or tensors of one type.
-        keys: Keys of the samples, for messages.
-        axes: Number of leading axes that may differ.
-        size_of: Returns the padded length for the longest length.
-        fill: Fill value.
-        remedy: Remedy for other axes that differ, for messages.
+    """Pad arrays of one type along the first `axes` axes, to the longest or a multiple.
 
     Returns:
         ``field`` [B, length, ...], ``field_lengths`` int64 [B] (or [B, axes]), and ``field_mask``,
@@ -275,29 +252,18 @@ def padded(
         ValueError: Other axes or types differ.
     """
     arrays = [to_array(value) for value in values]
-    first = arrays[0]
     remedy = f"only the first {axes} axes may differ, {remedy}"
-    refuse_unlike(f"{name}: {field!r}", arrays, keys, free_axes=axes, remedy=remedy)
+    refuse_unlike(f"collate: {field!r}", arrays, keys, free_axes=axes, remedy=remedy)
     lengths = np.array([array.shape[:axes] for array in arrays], np.int64)
-    sizes = tuple(size_of(int(longest)) for longest in lengths.max(0))
-    filled = empty((len(arrays), *sizes, *first.shape[axes:]), first.dtype)
+    sizes = (-(-lengths.max(0) // multiple_of) * multiple_of).tolist()
+    filled = empty((len(arrays), *sizes, *arrays[0].shape[axes:]), arrays[0].dtype)
     filled.fill(fill)
     mask = np.zeros((len(arrays), *sizes), np.bool_)
-    _copy_rows(filled, mask, arrays, axes)
-    return {
-        field: filled,
-        f"{field}{LENGTHS}": lengths[:, 0].copy() if axes == 1 else lengths,
-        f"{field}{MASK}": mask,
-    }
-
-
-def _copy_rows(
-    rows: NDArray[Any], marks: NDArray[np.bool_], arrays: Sequence[Any], axes: int
-) -> None:
-    for row, mark, array in zip(rows, marks, arrays, strict=True):
-        there = tuple(slice(0, length) for length in array.shape[:axes])
-        row[there] = array
-        mark[there] = True
+    for row, marks, array in zip(filled, mask, arrays, strict=True):
+        there = tuple(slice(length) for length in array.shape[:axes])
+        row[there], marks[there] = array, True
+    lengths = lengths[:, 0].copy() if axes == 1 else lengths
+    return {field: filled, f"{field}{LENGTHS}": lengths, f"{field}{MASK}": mask}
 
 
 def count_padding(batch: Batch) -> tuple[int, int]:

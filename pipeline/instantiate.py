@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
 from enum import Enum
 from typing import Any
 
@@ -18,7 +17,7 @@ from penstock.datasets.files.passwords import revealed
 Config = Mapping[str, Any]
 
 NO_ARGUMENTS = frozenset({"_target_", "_after_"})
-"""Keys of a node that are no arguments of its target."""
+"""Keys of a node beside the arguments of its target."""
 
 
 def build(node: Config, **injected: Any) -> Any:
@@ -54,7 +53,7 @@ def _target_of(node: Config) -> Callable[..., Any]:
 def _call(node: Config, call: Any, positional: Iterable[Any], arguments: dict[str, Any]) -> Any:
     """Call a target; a library's error about its arguments becomes one line."""
     name = node["_target_"]
-    if "/" in name:  # a component's own traceback is of use, and ours have said it in a line
+    if "/" in name:  # the traceback of a component is of use
         made = call(*positional, **arguments)
         _check_contract(made, name)
         return made
@@ -62,81 +61,38 @@ def _call(node: Config, call: Any, positional: Iterable[Any], arguments: dict[st
         return call(*positional, **arguments)
     except (TypeError, ValueError, ArithmeticError) as error:
         text = ", ".join(f"{k}={v!r}" for k, v in node.items() if k not in NO_ARGUMENTS)
-        raise ValueError(f"{_key_of(name)}{name}({text}) cannot be made: {_said(error)}") from error
+        said = " ".join(str(error).split())
+        raise ValueError(f"{name}({text}) cannot be made: {said}") from error
 
 
-def _key_of(target: str) -> str:
-    """Return the first config key that takes a class of this library."""
-    from penstock.pipeline.config.libraries import family_of
-    from penstock.pipeline.config.places import PLACES
-
-    family = family_of(target)
-    keys = [key for key, place in PLACES.items() if family and family.name in place.kinds]
-    return f"{keys[0]}: " if keys else ""
-
-
-def _said(error: Exception) -> str:
-    """Format a library's error in one line; for pydantic, the error of each argument."""
-    from pydantic import ValidationError
-
-    told = error.__cause__ or error  # albumentations raises its text anew
-    if isinstance(told, ValidationError):
-        return "; ".join(
-            f"{'.'.join(map(str, each['loc']))} is {each['input']!r}: {each['msg']}"
-            for each in told.errors()
-        )
-    return " ".join(str(error).split())
-
-
-_CONTRACTS: dict[str, tuple[Any, Any]] = {
-    "decode": (contracts.Decoder, None),
-    "sampler": (contracts.Sampler, None),
-    "collate": (contracts.Collate, None),
-    "task": (contracts.Task, None),
-    "logger": (contracts.Logger, contracts.LoggerCapabilities),
-    "callback": (contracts.Callback, contracts.CallbackCapabilities),
+_CONTRACTS: dict[str, Any] = {
+    "decode": contracts.Decoder,
+    "sampler": contracts.Sampler,
+    "collate": contracts.Collate,
+    "task": contracts.Task,
+    "logger": contracts.Logger,
+    "callback": contracts.Callback,
 }
-_SPECIAL = ("__call__", "__len__")
 
 
 def _check_contract(made: Any, target_name: str) -> None:
-    """Raise ValueError if a component lacks a method, or has an undeclared capability."""
+    """Raise ValueError if a component lacks a method or the base class of its group."""
     group = target_name.partition("/")[0]
-    if group not in _CONTRACTS:
+    contract = _CONTRACTS.get(group)
+    abstract = inspect.isabstract(contract)
+    if contract is None or (abstract and isinstance(made, contract)):
         return
-    contract, declared = _CONTRACTS[group]
-    needed = [name for name in vars(contract) if name in _SPECIAL or not name.startswith("_")]
-    if inspect.isabstract(contract):
-        needed = sorted(contract.__abstractmethods__)
-    lacking = [name for name in needed if not hasattr(made, name)]
-    what = f"{target_name} ({type(made).__qualname__})"
-    if lacking:
+    name, what = contract.__name__, f"{target_name} ({type(made).__qualname__})"
+    public = [method for method in vars(contract) if not method.startswith("_")]
+    needed = sorted(contract.__abstractmethods__) if abstract else public
+    if lacking := [method for method in needed if not hasattr(made, method)]:
         raise ValueError(
             f"{what} has no {', '.join(lacking)}; give it what a {group} has, "
-            f"{', '.join(needed)}: see {contract.__name__} in core/contracts.py"
+            f"{', '.join(needed)}: see {name} in core/contracts.py"
         )
-    if inspect.isabstract(contract) and not isinstance(made, contract):
-        if not hasattr(contract, "of"):
-            name = contract.__name__
-            raise ValueError(
-                f"{what} does not extend {name}; write class {type(made).__name__}({name}), "
-                f"see core/contracts.py"
-            )
-        own = vars(contract).keys() - {*needed, "of"}
-        if unread := sorted(name for name in own if name[0] != "_" and hasattr(made, name)):
-            raise ValueError(
-                f"{what} has {', '.join(unread)}, which the framework does not read there; extend "
-                f"{contract.__name__} of core/contracts.py, or rename it"
-            )
-    if declared is None or hasattr(made, "capabilities"):
-        return
-    unread = [each.name for each in fields(declared) if hasattr(made, each.name)]
-    if unread:
-        raise ValueError(
-            f"{what} has {', '.join(unread)}, which nobody reads there; declare it: "
-            f"capabilities = {declared.__name__}({unread[0]}=...), see core/contracts.py; or "
-            f"rename what means something else"
-        )
+    if abstract and contract not in (contracts.Decoder, contracts.Collate):
+        text = f"{what} does not extend {name}; write class {type(made).__name__}({name})"
+        raise ValueError(f"{text}, see core/contracts.py")
 
 
 def build_nested(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import os
 import signal
 import sys
@@ -15,15 +16,6 @@ _NEEDED = frozenset(
     "PIL albumentations annotated_types cv2 hydra lmdb numpy omegaconf pyarrow pydantic rich "
     "simplejpeg torch torchmetrics yaml".split()
 )
-
-
-def _output_fails() -> bool:
-    """Return whether printing fails, as on a full disk."""
-    try:
-        print(flush=True)
-    except OSError:
-        return True
-    return False
 
 
 def prepare_output() -> None:
@@ -60,12 +52,6 @@ def exit_with(run: Callable[[], int]) -> NoReturn:
         # The reader of our output has ended (`| head`): no traceback.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 128 + signal.SIGPIPE
-    except OSError as error:
-        if not _output_fails():
-            raise
-        # Python would write the rest of the buffer again at exit, and report the same error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = f"error: the output cannot be written: {error.strerror}"
     except KeyboardInterrupt:  # outside training, which handles it
         print("interrupted", file=sys.stderr)
         status = 128 + signal.SIGINT
@@ -75,8 +61,7 @@ def exit_with(run: Callable[[], int]) -> NoReturn:
             raise
         status = (
             f"error: no package {package!r} in {sys.executable}; install what the project needs, "
-            f"in its folder: pip install -c constraints.txt -e . (of an installed penstock, "
-            f"`{sys.executable} -m pip check` lists all that is missing)"
+            f"in its folder: pip install -c constraints.txt -e ."
         )
     if not isinstance(status, int):  # None, or a message that sys.exit prints
         sys.exit(status)
@@ -85,6 +70,7 @@ def exit_with(run: Callable[[], int]) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+    gc.freeze()  # nothing is left to collect
     sys.exit(status)
 
 
@@ -101,6 +87,7 @@ def train(argv: Sequence[str] | None = None) -> NoReturn:
     Args:
         argv: Overrides and flags; None for the program's own.
     """
+    gc.disable()  # imports and configs leave no garbage; `run_command` enables it
     from penstock.pipeline.config.app import main as run
 
     exit_with(partial(run, argv))

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from penstock.core.stage_times import Traffic, counted
 from penstock.datasets.records.table import Table
 from tests.memory_storage import MemoryStorage
 
@@ -25,6 +26,20 @@ def fields(n: int = 12) -> list[Any]:
     ]
     made[BAD] = "broken"
     return made
+
+
+class CountedRecords(list[Any]):
+    """Records, and the counts of the read that returned them: `hits`, `misses`, `damaged`."""
+
+    def __init__(self, records: Any, asked: Traffic) -> None:
+        super().__init__(records)
+        self.hits, self.misses, self.damaged = asked.hits, asked.misses, asked.damaged
+
+
+def counted_read(storage: Any, indices: Any) -> CountedRecords:
+    with counted() as asked:
+        records = storage.read(indices)
+    return CountedRecords(records, asked)
 
 
 class Records(MemoryStorage):
@@ -64,12 +79,3 @@ class Numbered(MemoryStorage):
 
     def __str__(self) -> str:
         return f"memory {self.number}"
-
-
-def hits_of_another(folder: str, answer: Any) -> None:
-    """In another process: what a second cache in a folder comes to hold."""
-    from penstock.datasets.caches.disk import open_disk_cache
-
-    cache = open_disk_cache(Numbered(1), path=folder, max_bytes="2MB")
-    cache.read(np.arange(20))
-    answer.send(cache.read(np.arange(20)).hits)

@@ -6,6 +6,7 @@ import gc
 import os
 import pickle
 import signal
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,9 +70,16 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory, shared: Path):
 
 
 @pytest.fixture(autouse=True)
-def own_modules(monkeypatch: pytest.MonkeyPatch):
-    """Forget after a test which modules `imports` named, whose classes a config may name."""
+def own_modules(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory):
+    """Forget the modules that a test wrote and imported: the next test may use their names."""
     monkeypatch.setattr(libraries, "_own_modules", set(libraries._own_modules))
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    before = {*sys.modules}
+    yield
+    written = str(tmp_path_factory.getbasetemp())
+    for name in {*sys.modules} - before:
+        if str(getattr(sys.modules[name], "__file__", None)).startswith(written):
+            del sys.modules[name]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -94,7 +102,7 @@ def composed_once():
 def store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     """An object store that is asked again at once, and a cache of the test's own."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(clients, "_PAUSES_S", (0.01,))
+    monkeypatch.setattr(clients, "_LONGEST_PAUSE_S", 0.01)
     monkeypatch.setattr(clients, "_retry_s", 1.0)
     monkeypatch.setattr("penstock.datasets.records.splits.set_retry_s", lambda retry_s: None)
     with object_store(monkeypatch.setenv) as store:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import one_hot
 from torch.utils.data import Dataset, IterableDataset
 
 
@@ -30,10 +29,3 @@ class Stream(IterableDataset):
         while True:
             yield torch.rand(3, 12, 20), number % 4
             number += 1
-
-
-def mixed(items):
-    """Images, and labels that belong to two classes."""
-    labels = torch.tensor([label for _, label in items])
-    first, second = one_hot(labels, 4).float(), one_hot((labels + 1) % 4, 4).float()
-    return torch.stack([image for image, _ in items]), 0.7 * first + 0.3 * second

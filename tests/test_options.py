@@ -102,7 +102,6 @@ REQUIRED = {
         "task=sequence",
         "augment.train.token_crop.max_length=64",
     ],
-    ("transform", "token_dropout"): ["task=sequence"],
     ("transform", "token_mask"): ["task=sequence"],
     ("model", "keypoint_net"): ["task=keypoints"],
     ("model", "segmenter"): ["task=segmentation"],

@@ -1,27 +1,27 @@
-"""Ranges of brightness, contrast, saturation and hue, as torchvision reads them."""
+"""Types of the options of steps, and ranges that they share."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated
 
-Amount = float | Sequence[float]
+from annotated_types import Ge, Gt, Le
+
+Share = Annotated[float, Ge(0), Le(1)]
+Positive = Annotated[float, Gt(0)]
+Side = Annotated[int, Ge(1)]
+Sides = Side | tuple[Side, Side]
+Amount = Annotated[float, Ge(0)]
+Turns = Annotated[float, Ge(0), Le(0.5)]
 
 
-def amount_range(value: Amount, name: str, *, hue: bool = False) -> tuple[float, float]:
-    """Return the least and largest factor, or turns of the hue.
+def sides_of(size: Sides) -> tuple[int, int]:
+    """Return height and width of a size, [height, width] or one number for both."""
+    return (size, size) if isinstance(size, int) else (size[0], size[1])
 
-    A number is the distance from 1 (from 0 for the hue), a pair is the range itself. Raise
-    ValueError for negative factors and for turns outside -0.5 .. 0.5.
-    """
-    centre, least, most = (0.0, -0.5, 0.5) if hue else (1.0, 0.0, float("inf"))
-    if isinstance(value, (int, float)):
-        low, high = centre - value, centre + value
-        low = low if hue else max(low, least)
-    else:
-        low, high = value if len(value) == 2 else (1.0, 0.0)
-    if not least <= low <= high <= most:
-        expected = "0 or more, or [least, largest] from 0 on"
-        if hue:
-            expected = "0 .. 0.5, or [least, largest] within -0.5 .. 0.5"
-        raise ValueError(f"{name} is {value}, expected {expected}")
-    return float(low), float(high)
+
+def check_ordered(name: str, **ranges: Sequence[float]) -> None:
+    """Raise ValueError if the first number of a range is the larger one."""
+    for option, (low, high) in ranges.items():
+        if low > high:
+            raise ValueError(f"{name}: {option} is [{low}, {high}]; give the lower one first")

@@ -1,12 +1,12 @@
-"""The rows of the loaders' table: which there are, and what each module of them offers.
+"""The rows of the loaders' table, and the interface of their modules.
 
-A row is a module of this package and an option of it. The module has
+A row is a module of this package and an option of this module. The module defines
 
-* ``LIBRARIES``, what must import for it, and ``DISTRIBUTIONS``, whose versions are stated;
-* ``open_batches(work, option)``, which gives a function that gives an epoch: an iterator of
-  batches, shuffled anew, uint8 [B, 224, 224, 3] (alone, first in a tuple or list, or as
-  ``batch["image"]``), or for a floor the number of images done;
-* ``prepare(work, option)``, where data is converted once before (into ``work.prepared``), by the
+* ``LIBRARIES``, the modules to import, and ``DISTRIBUTIONS``, the packages whose versions to print;
+* ``open_batches(work, option)``, which returns a function without arguments. Each call returns a
+  newly shuffled epoch: an iterator of batches, uint8 [B, 224, 224, 3] (alone, first in a tuple or
+  list, or as ``batch["image"]``). For a floor, a batch is the number of processed images;
+* ``prepare(work, option)``, for rows that convert data once (into ``work.prepared``), by the
   library's own writer.
 
 To add a row, add a line here.
@@ -27,13 +27,13 @@ class Row:
     """A row of the table.
 
     Attributes:
-        name: What ``--rows`` takes; its beginning will do.
-        label: The table's words.
+        name: The name for ``--rows``, which also accepts a prefix.
+        label: The text in the table.
         module: The module of this package.
-        kind: A floor, ours, or a peer's.
-        option: Which of the module's ways.
-        group: Rows are compared within their group.
-        prepares: Name of the prepared data, if there is any; rows with equal names share it.
+        kind: A floor, ours, or a peer.
+        option: The variant that the module should run.
+        group: The group within which rows are compared.
+        prepares: Name of the prepared data, if any; rows with equal names share it.
     """
 
     name: str
@@ -45,22 +45,21 @@ class Row:
     prepares: str | None = None
 
     def matches(self, word: str) -> bool:
-        """Whether a word picks this row: the beginning of its name, or its group."""
+        """Return whether a word selects this row: a prefix of its name, or its group."""
         return self.name.startswith(word) or word == self.group
 
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """What every row has to do.
+    """The work that every row does.
 
     Attributes:
         photographs: A folder of JPEG files, at any depth, each name once.
-        prepared: Where the row's converted data lies, or is to be written.
+        prepared: Path of the row's converted data, read by the row or written by `prepare`.
         batch_size: Images in a batch.
         size: Height and width of an image in a batch.
-        workers: Threads or processes that work.
-        decoder: What peers that leave decoding to their user decode with: ``cv2`` or
-            ``simplejpeg``.
+        workers: Number of worker threads or processes.
+        decoder: Decoder for peers that leave decoding to the user: ``cv2`` or ``simplejpeg``.
     """
 
     photographs: str
@@ -72,7 +71,7 @@ class Work:
 
     @property
     def files(self) -> list[str]:
-        """The photographs' paths, sorted."""
+        """Return the paths of the photographs, sorted."""
         return sorted(str(path) for path in Path(self.photographs).rglob("*") if path.is_file())
 
 
@@ -125,6 +124,5 @@ ROWS = [
         "large"),
     Row("large-whole", "**ours**, decode.region=whole", "ours", "ours", "whole", "large"),
     Row("large-exact", "**ours**, files as they are", "ours", "ours", "threads", "large"),
-    Row("large-scaled", "**ours**, decode=scaled", "ours", "ours", "scaled", "large"),
     Row("large-tiled", "**ours**, tiled JPEG", "ours", "ours", "tiled", "large", "large_tiled"),
 ]  # fmt: skip

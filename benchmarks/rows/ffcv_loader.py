@@ -10,7 +10,7 @@ from rows import Work
 LIBRARIES = ("ffcv", "torch", "PIL")
 DISTRIBUTIONS = ("ffcv", "numba")
 
-# Arguments of RGBImageField; the second are those of its ImageNet example.
+# Arguments of RGBImageField; `recommended` is from FFCV's ImageNet example.
 FIELDS: dict[str, dict[str, Any]] = {
     "jpeg": {"write_mode": "jpg", "jpeg_quality": 95},
     "recommended": {
@@ -21,7 +21,7 @@ FIELDS: dict[str, dict[str, Any]] = {
 
 
 class Photographs:
-    """What its writer reads: pairs of image and label."""
+    """Pairs of image and label, the input of FFCV's writer."""
 
     def __init__(self, files: list[str]) -> None:
         self.files = files
@@ -30,14 +30,14 @@ class Photographs:
         return len(self.files)
 
     def __getitem__(self, index: int) -> tuple[Any, int]:
-        """Image and label."""
+        """Return image and label."""
         from PIL import Image
 
         return Image.open(self.files[index]).convert("RGB"), 0
 
 
 def prepare(work: Work, option: str) -> None:
-    """A file of images by the library's writer."""
+    """Write a file of images by the library's writer."""
     from ffcv.fields import IntField, RGBImageField
     from ffcv.writer import DatasetWriter
 
@@ -47,7 +47,7 @@ def prepare(work: Work, option: str) -> None:
 
 
 def open_batches(work: Work, option: str) -> Callable[[], Iterator[Any]]:
-    """Its loader with all in the page cache and true shuffling."""
+    """Return its loader, with all data in the page cache and true shuffling."""
     from ffcv.fields.decoders import IntDecoder, RandomResizedCropRGBImageDecoder
     from ffcv.loader import Loader, OrderOption
     from ffcv.transforms import RandomHorizontalFlip, ToTensor

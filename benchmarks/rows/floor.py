@@ -1,4 +1,4 @@
-"""What cannot be saved: decoding alone, and cropping and resizing alone, in threads."""
+"""Floors, the work no loader can avoid: decoding alone, or cropping and resizing alone."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _decoded(path: str) -> Any:
 
 
 def prepare(work: Work, option: str) -> None:
-    """All raw images one after the other in one file, as a packed data set has them."""
+    """Write all raw images to one file, one after the other, as a packed data set does."""
     import cv2
     import numpy as np
 

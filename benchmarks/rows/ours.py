@@ -18,9 +18,8 @@ DISTRIBUTIONS = ("simplejpeg", "opencv-python-headless", "torch")
 _THREADS = ["loader=threads", "loader.num_workers={workers}"]
 _PROCESSES = ["loader=processes", "loader.num_workers={workers}"]
 _WHOLE = ["dataset.decode.region=whole"]
-_SCALED = ["dataset/decode=scaled"]
 
-# How the data of an option is packed; files are read as they are for the others.
+# Settings of `pack` by option; the other options read the files as they are.
 PACKS: dict[str, list[str]] = {
     "tiled": ["pack.tiled=true"],
     "tiled_processes": ["pack.tiled=true"],
@@ -34,7 +33,7 @@ PACKS: dict[str, list[str]] = {
     "short_256_raw": ["pack.short_side=256", "pack.raw=1"],
 }
 
-# How it is loaded; what is not named here, by threads.
+# Settings of the loader by option; the other options use threads.
 LOADERS: dict[str, list[str]] = {
     "processes": _PROCESSES,
     "tiled_processes": _PROCESSES,
@@ -43,7 +42,6 @@ LOADERS: dict[str, list[str]] = {
     "torch": ["loader=torch", "loader.num_workers={workers}"],
     "whole": [*_THREADS, *_WHOLE],
     "tiled_whole": [*_THREADS, *_WHOLE],
-    "scaled": [*_THREADS, *_SCALED],
 }
 
 
@@ -58,7 +56,7 @@ def prepare(work: Work, option: str) -> None:
 
 
 def open_batches(work: Work, option: str) -> Callable[[], Iterator[Any]]:
-    """A loader of the config; an epoch is an iteration over it."""
+    """Return a function that iterates once over a loader of the config."""
     from penstock import build_loader, compose
 
     loader = build_loader(compose(overrides_of(work, option)), "train")
@@ -66,7 +64,7 @@ def open_batches(work: Work, option: str) -> Callable[[], Iterator[Any]]:
 
 
 def overrides_of(work: Work, option: str) -> list[str]:
-    """What a user would type behind ``train.py``."""
+    """Return the overrides that a user would type after ``train.py``."""
     packed = ["dataset=lmdb", f"dataset.storage.path={work.prepared}/train"]
     return [
         *(packed if option in PACKS else _files(work)),

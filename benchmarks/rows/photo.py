@@ -1,7 +1,7 @@
-"""What a peer's user writes: encoded bytes to a random resized crop, flipped by chance.
+"""Typical user code for a peer: encoded bytes to a random resized crop, flipped at random.
 
-OpenCV alone, which costs less than any stack; the draws are those of torchvision's
-RandomResizedCrop (scale 0.08 to 1, ratio 3/4 to 4/3), bilinear without antialiasing.
+It uses OpenCV alone, which costs less than any stack. It draws as torchvision's RandomResizedCrop
+does (scale 0.08 to 1, ratio 3/4 to 4/3), and resizes bilinearly without antialiasing.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Draw = Callable[[], float]
 
 
 def decode(data: bytes, decoder: str) -> Any:
-    """An image file's bytes as uint8 [H, W, 3], RGB."""
+    """Decode the bytes of an image file to uint8 [H, W, 3], RGB."""
     import cv2
     import numpy as np
 
@@ -27,13 +27,13 @@ def decode(data: bytes, decoder: str) -> Any:
 
 
 def augment(image: Any, size: int, draw: Draw = random.random, out: Any = None) -> Any:
-    """A random resized crop, flipped with probability 1/2, uint8 [size, size, 3].
+    """Return a random resized crop, flipped with probability 1/2, uint8 [size, size, 3].
 
     Args:
         image: uint8 [H, W, 3].
         size: Height and width to resize to.
-        draw: Gives numbers in [0, 1).
-        out: Written to, if given.
+        draw: Returns numbers in [0, 1).
+        out: Destination, if given.
     """
     import cv2
 
@@ -45,7 +45,7 @@ def augment(image: Any, size: int, draw: Draw = random.random, out: Any = None) 
 
 
 def draw_crop(width: int, height: int, draw: Draw) -> tuple[int, int, int, int]:
-    """RandomResizedCrop's box: left, top, width, height."""
+    """Return the box of RandomResizedCrop: left, top, width, height."""
     for _ in range(10):
         area = width * height * (0.08 + 0.92 * draw())
         ratio = math.exp((2 * draw() - 1) * math.log(4 / 3))
@@ -57,18 +57,18 @@ def draw_crop(width: int, height: int, draw: Draw) -> tuple[int, int, int, int]:
 
 
 def load(data: bytes, decoder: str, size: int, draw: Draw = random.random) -> Any:
-    """An image file's bytes to an augmented image, uint8 [size, size, 3]."""
+    """Decode and augment the bytes of an image file: uint8 [size, size, 3]."""
     return augment(decode(data, decoder), size, draw)
 
 
 def load_file(path: str, decoder: str, size: int, draw: Draw = random.random) -> Any:
-    """The same of a file."""
+    """Read, decode and augment an image file."""
     with open(path, "rb") as file:
         return load(file.read(), decoder, size, draw)
 
 
 def load_files(paths: Sequence[str], decoder: str, size: int) -> Any:
-    """A batch of files, each written to its place: uint8 [B, size, size, 3]."""
+    """Return a batch of files, each written to its row: uint8 [B, size, size, 3]."""
     import numpy as np
 
     batch = np.empty((len(paths), size, size, 3), np.uint8)
@@ -79,7 +79,7 @@ def load_files(paths: Sequence[str], decoder: str, size: int) -> Any:
 
 
 def one_thread_each(*_: Any) -> None:
-    """Keep OpenCV, and torch if it is there, from starting threads beside the workers."""
+    """Prevent OpenCV, and torch if imported, from starting threads of their own."""
     import sys
 
     import cv2

@@ -1,4 +1,4 @@
-"""torch's DataLoader over files: as everybody starts, with albumentations, and with cv2 alone."""
+"""torch's DataLoader over files: with PIL as most users begin, albumentations, or cv2 alone."""
 
 from __future__ import annotations
 

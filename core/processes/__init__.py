@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import pickle
 import signal
@@ -10,9 +11,8 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from multiprocessing import connection
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,28 +23,13 @@ START_S = 60.0
 _REAP_S = 10.0
 
 
-class ProcessEndedError(RuntimeError):
-    """A process ended before it answered."""
-
-
 def pickled(value: Any, *, what: str, remedy: str) -> bytes:
-    """Pickle a value for another process; objects of the main module travel by value.
-
-    Args:
-        value: The value.
-        what: Name of the value in messages.
-        remedy: Remedy in the message if the value does not pickle.
-
-    Raises:
-        ValueError: The value does not pickle.
-    """
+    """Pickle a value, the main module's objects by content; ValueError with `what` and `remedy`."""
     import cloudpickle
 
     try:
         data: bytes = cloudpickle.dumps(value)
     except (TypeError, AttributeError, RuntimeError, pickle.PicklingError) as error:
-        if "pickle" not in str(error) and "inheritance" not in str(error):
-            raise
         raise ValueError(f"{what} cannot be sent to processes: {error}; {remedy}") from error
     return data
 
@@ -55,12 +40,11 @@ class ChildProcess:
     Args:
         module: Module that the process runs.
         message_timeout_s: Time limit of sending or receiving a message.
-        starter_stays: The calling thread lives until the process ends.
         descriptors: File descriptors that the process inherits.
 
     Attributes:
-        connection: The parent's end of the connection.
         sentinel: Becomes readable when the process ends.
+        starter: Process id of the process that started it, which may have forked.
     """
 
     def __init__(
@@ -68,25 +52,21 @@ class ChildProcess:
         *,
         module: str = "penstock.core.processes.child",
         message_timeout_s: float | None = None,
-        starter_stays: bool = False,
         descriptors: Sequence[int] = (),
     ) -> None:
-        self._starter = os.getpid()
+        self.starter = os.getpid()
         ours, theirs = socket.socketpair()
         with theirs:
-            command = [sys.executable, "-P", "-m", module, str(theirs.fileno())]
-            command += [str(self._starter), str(int(starter_stays))]
-            try:
-                with _signals_blocked():  # until the process has handlers
-                    self.process = subprocess.Popen(
-                        command,
-                        stdin=subprocess.DEVNULL,
-                        pass_fds=[theirs.fileno(), *descriptors],
-                        env={**os.environ, "NO_ALBUMENTATIONS_UPDATE": "1"},
-                    )
-            except BaseException:
-                ours.close()
-                raise
+            numbers = [str(theirs.fileno()), str(self.starter)]
+            command = [sys.executable, "-P", "-m", module, *numbers]
+            with _blocked(signal.SIGINT, signal.SIGTERM):  # until the process has handlers
+                self.process = subprocess.Popen(
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno(), *descriptors],
+                    env={**os.environ, "NO_ALBUMENTATIONS_UPDATE": "1"},
+                )
+        self.pid = self.process.pid
         self.connection = Connection(ours.detach())
         self.sentinel: Any = self.connection
         with suppress(AttributeError, OSError):  # not Linux, or the process has ended
@@ -94,12 +74,7 @@ class ChildProcess:
         self._message_timeout_s = message_timeout_s
 
     def begin(self, data: bytes) -> None:
-        """Let the process call a function.
-
-        Args:
-            data: Pickled pair of a function and its arguments. The function receives the child's
-                end of the connection before the arguments.
-        """
+        """Let the process call a pickled function with its connection and pickled arguments."""
         if self._message_timeout_s is not None:
             _limit_waiting(self.connection, start_patience(self._message_timeout_s))
         with suppress(OSError):  # the reader notices a process that ended or hangs
@@ -108,94 +83,40 @@ class ChildProcess:
         if self._message_timeout_s is not None:
             _limit_waiting(self.connection, self._message_timeout_s)
 
-    @property
-    def pid(self) -> int:
-        """Process id."""
-        return self.process.pid
-
-    @property
-    def is_own(self) -> bool:
-        """Whether this process started it; False in a fork of the process that did."""
-        return self._starter == os.getpid()
-
-    @property
-    def exit_code(self) -> int | None:
-        """Exit code, negative for a signal; None while the process runs."""
-        return self.process.poll()
-
     def end(self) -> None:
-        """Kill the process and wait for its end. Safe to call twice.
-
-        In a fork of the process that started it, only close the connection.
-        """
+        """Kill the process and wait for its end; in a fork, only close the connection."""
         self.connection.close()
         sentinel, self.sentinel = self.sentinel, self.connection
         if isinstance(sentinel, int):
             os.close(sentinel)
-        if not self.is_own:
+        if self.starter != os.getpid():
             return
         self.process.kill()
         with suppress(subprocess.TimeoutExpired):  # the process is stuck in the kernel
             self.process.wait(_REAP_S)
 
 
-def call_in_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a new process; return its result.
-
-    Raise ProcessEndedError if the process died or the function raised, with a printed traceback.
-    """
-    data = pickled((_answer_call, (function, arguments)), what=f"{function}", remedy="")
-    with interrupts_held():
-        child = ChildProcess()
-    try:
-        child.begin(data)
-        connection.wait([child.connection, child.sentinel])
-        try:
-            return child.connection.recv()
-        except (EOFError, ConnectionError):
-            child.process.wait(_REAP_S)
-            raise ProcessEndedError(ending_of(child.exit_code or 0)) from None
-    finally:
-        child.end()
-
-
-def _answer_call(theirs: Connection, function: Callable[..., Any], given: Sequence[Any]) -> None:
-    answer = function(*given)
-    with suppress(BrokenPipeError):  # the parent ended
-        theirs.send(answer)
-
-
 def ending_of(code: int) -> str:
-    """Describe how a process ended, by its exit code: ``exit code 3`` or ``signal SIGKILL``."""
-    return f"exit code {code}" if code >= 0 else f"signal {signal_name(-code)}"
-
-
-def signal_name(number: int) -> str:
-    """Return the name of a signal; real-time signals get ``SIGRTMIN+n``."""
-    try:
-        return signal.Signals(number).name
-    except ValueError:
-        return f"SIGRTMIN{number - signal.SIGRTMIN:+d}"
+    """Describe how a process ended, by its exit code: ``exit code 3`` or ``signal 9 (Killed)``."""
+    return f"exit code {code}" if code >= 0 else f"signal {-code} ({signal.strsignal(-code)})"
 
 
 @contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Block SIGINT while threads and processes start: only the main thread handles Ctrl-C.
+    """Hold back Ctrl-C while threads and processes start, until their owner knows them.
 
-    A Ctrl-C in between arrives after the block, when the owner knows what it started. Blocking the
-    signal alone is not enough: another thread may receive it, and Python still runs the handler in
-    the main thread.
+    Blocking the signal alone is not enough: another thread may receive it, and Python still runs
+    the handler in the main thread.
     """
     handler = signal.getsignal(signal.SIGINT)
     is_main = threading.current_thread() is threading.main_thread() and handler is not None
     came: list[int] = []
     if is_main:
         signal.signal(signal.SIGINT, lambda number, frame: came.append(number))
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        yield
+        with _blocked(signal.SIGINT):
+            yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         if is_main:
             signal.signal(signal.SIGINT, handler)
             if came:
@@ -203,12 +124,20 @@ def interrupts_held() -> Iterator[None]:
 
 
 @contextmanager
-def _signals_blocked() -> Iterator[None]:
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
+def _blocked(*signals: signal.Signals) -> Iterator[None]:
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
+
+
+def leave_to_parent(inherited: object) -> None:
+    """Keep an inherited object until this forked process ends, and skip its finalizers.
+
+    They would end the parent's workers, or say goodbye to a server over the parent's socket.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(inherited))
 
 
 def start_patience(timeout_s: float) -> float:
@@ -231,24 +160,16 @@ _MOST_WORKERS = 32
 """Default limit of workers; each has batches in memory."""
 
 
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
+
+
 def usable_cores() -> int:
     """Count the cores of this process: its affinity, within its container's quota."""
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    quota = _quota_of(Path("/sys/fs/cgroup"))
-    return cores if quota is None else max(1, min(cores, quota))
-
-
-def _quota_of(cgroup: Path) -> int | None:
-    """Return the cores of a container's quota, rounded up; None without a quota."""
-    with suppress(OSError, ValueError):
-        quota, period = (cgroup / "cpu.max").read_text().split()
-        return None if quota == "max" else -(-int(quota) // int(period))
-    with suppress(OSError, ValueError):  # the first version of cgroups
-        quota, period = (
-            (cgroup / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period")
-        )
-        return None if int(quota) <= 0 else -(-int(quota) // int(period))
-    return None
+    with suppress(OSError, ValueError):  # ValueError: no quota ("max")
+        quota, period = map(int, _QUOTA.read_text().split())
+        return max(1, min(cores, -(-quota // period)))
+    return cores
 
 
 def default_workers() -> int:

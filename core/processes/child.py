@@ -1,12 +1,10 @@
 """The program of a child process: call the parent's function, and end with the parent.
 
-`ChildProcess` starts it as ``python -P -m penstock.core.processes.child``. The main module
-does not run again, so scripts need no ``__main__`` guard.
+The main module does not run again, so scripts need no ``__main__`` guard.
 """
 
 from __future__ import annotations
 
-import ctypes
 import os
 import pickle
 import select
@@ -15,14 +13,12 @@ import sys
 import threading
 from multiprocessing.connection import Connection
 
-_PR_SET_PDEATHSIG = 1
-
 
 def main() -> None:
     """Call the target that the parent sends, with the connection to the parent."""
-    descriptor, parent, starter_stays = map(int, sys.argv[1:])
+    descriptor, parent = map(int, sys.argv[1:])
     leave_signals_to_parent()
-    _end_with(parent, starter_stays=bool(starter_stays))
+    _end_with(parent)
     connection = Connection(descriptor)
     try:
         sys.path[:], sys.argv[:] = connection.recv()
@@ -35,10 +31,7 @@ def main() -> None:
 
 
 def leave_signals_to_parent() -> None:
-    """Ignore Ctrl-C and SIGTERM, which may reach every process of a job.
-
-    The main process needs the batches of its last step, and ends its children itself.
-    """
+    """Ignore Ctrl-C and SIGTERM, which may reach a whole job: the parent ends its children."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Neither ignored nor blocked, which the commands of a data set would inherit.
     signal.signal(signal.SIGTERM, lambda number, frame: None)
@@ -46,16 +39,10 @@ def leave_signals_to_parent() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 
 
-def _end_with(parent: int, *, starter_stays: bool) -> None:
-    """End this process when process `parent` has ended.
-
-    `starter_stays`: the thread that started this process lives as long as the parent. Linux may
-    then kill this process even in the middle of a call.
-    """
+def _end_with(parent: int) -> None:
+    """End this process when process `parent` has ended."""
     if sys.platform != "linux":
         return  # the end of the connection ends this process
-    if starter_stays:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         descriptor = os.pidfd_open(parent)
     except ProcessLookupError:

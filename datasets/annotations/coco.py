@@ -2,212 +2,143 @@
 
 from __future__ import annotations
 
-import itertools
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Literal
 
 from penstock.core.contracts import RecordsToLabel
 from penstock.core.json_text import parse_json
 from penstock.core.registry import register
-from penstock.datasets.annotations.rows import BadBoxes, LabelSource, ObjectRows, Objects
-from penstock.datasets.records.label_files import LabelFile, find_labels
-from penstock.datasets.records.matching import matched, plain
+from penstock.datasets.annotations.label_source import (
+    Found,
+    LabelSource,
+    Objects,
+    RecordFields,
+    whole_number,
+)
+from penstock.datasets.records.matching import plain
 
-
-class MissingPackageError(ValueError):
-    """A required library is not installed; the annotation is not at fault."""
+_BROKEN = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
 
 @register("annotations", "coco")
+@dataclass
 class CocoAnnotations:
     """Read boxes, masks and keypoints from COCO: one JSON file per split.
 
-    Records get ``boxes`` float32 [N, 4] (xyxy, pixels, right and bottom edge exclusive, clipped
-    to the image), ``box_labels`` int64 [N], ``box_crowd`` and ``box_id`` int64 [N]. Keypoints in
-    the file become ``keypoints`` float32 [K, 3], concatenated over instances. With `masks`,
-    decoded images get ``box_masks`` uint8 [N, H, W], from polygons or run lengths. A broken
-    annotation makes its record bad.
+    Records get ``boxes`` float32 [N, 4] (xyxy, pixels, right and bottom edge exclusive),
+    ``box_labels`` and ``box_crowd`` int64 [N], and ``keypoints`` float32 [K, 3] of all instances.
 
     Args:
         path: The JSON file, in the data's folder or beside it; ``{part}`` is train or val.
-        masks: Also read the mask of each box.
+        masks: Also read ``box_masks``, uint8 [N, H, W] once the image is decoded.
         crowd: ``keep`` or ``drop`` boxes around crowds.
-        rescale: The file describes images of another size: scale boxes and keypoints from the
-            stated size to the image. False: an image of another size is a bad record.
-        missing: For an image outside the file: raise an ``error``, or accept it as ``empty``.
-        bad_boxes: For a box without area in its image: ``drop`` it with a warning, or make its
-            ``record`` bad.
+        rescale: Scale boxes and keypoints from another image size; false: such a record is bad.
+        missing: Raise an ``error`` for images outside the file, or accept them as ``empty``.
     """
 
-    def __init__(
-        self,
-        path: str = "annotations/{part}.json",
-        *,
-        masks: bool = False,
-        crowd: Literal["keep", "drop"] = "keep",
-        missing: Literal["error", "empty"] = "error",
-        rescale: bool = False,
-        bad_boxes: BadBoxes = "drop",
-    ) -> None:
-        self.path = path
-        self.masks = masks
-        self.crowd = crowd
-        self.missing = missing
-        self.rescale = rescale
-        if rescale and masks:
-            raise ValueError(
-                "dataset.annotations.rescale: true scales no masks; set "
-                "dataset.annotations.masks=false, or state the size of the images in the file"
-            )
-        self.bad_boxes: BadBoxes = bad_boxes
+    path: str = "annotations/{part}.json"
+    _: KW_ONLY
+    masks: bool = False
+    crowd: Literal["keep", "drop"] = "keep"
+    missing: Literal["error", "empty"] = "error"
+    rescale: bool = False
 
-    def of(self, records: RecordsToLabel) -> list[ObjectRows]:
-        """Read the boxes and keypoints of records; see `core.contracts.Annotations`."""
-        path, where = find_labels("coco", "file", self.path, records)
-        source = LabelSource("coco", vars(self), records, [LabelFile.at(path)], where)
-        return source.objects(lambda: self._read(path, records, where))
+    def __post_init__(self) -> None:
+        if self.rescale and self.masks:
+            raise ValueError("dataset.annotations.rescale=true scales no masks; set masks=false")
 
-    def _read(
-        self, path: str, records: RecordsToLabel, where: str
-    ) -> tuple[list[Objects | str], dict[str, list[str]]]:
+    def of(self, records: RecordsToLabel) -> list[RecordFields]:
+        if self.masks and find_spec("pycocotools") is None:
+            raise ValueError("dataset.annotations.masks=true needs: pip install pycocotools")
+        source = LabelSource.find(self, records, "file", self.path)
+        return [RecordFields(source.table(lambda: self._read(source)))]
+
+    def _read(self, source: LabelSource) -> Found:
+        objects, images = Objects(source), {}
         try:
-            with open(path, "rb") as file:
-                content = parse_json(file.read())
-            images, annotations = _listed(content, "images"), _listed(content, "annotations")
-            categories = {_whole(c["id"]): c for c in _listed(content, "categories")}
-            names = {number: str(c["name"]) for number, c in categories.items()}
-            points = [list(map(str, c.get("keypoints") or ())) for c in categories.values()]
-            found, by_id = self._images(images)
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{where}: cannot be read as JSON: {error}") from error
-        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            said = f"lacks {error}" if isinstance(error, KeyError) else str(error)[:140]
-            raise ValueError(f"{where}: is no COCO file: {said}") from error
-        entries = matched(
-            records.keys,
-            list(found),
-            self.missing,
-            place=records.place,
-            where=where,
-            what="entry",
-            its_own=not records.part or "{part}" in self.path,
-        )
-        rows = [None if entry is None else found[entry] for entry in entries]
-        for number, annotation in enumerate(annotations):
-            self._add(annotation, number, by_id, names, where)
-        objects = [Objects() if row is None else by_id[row] for row in rows]
-        called = {"box_labels": [names[number] for number in sorted(names)]}
+            content = parse_json(Path(source.path).read_bytes())
+            categories = {each["id"]: each for each in content["categories"]}
+            names = {number: str(each["name"]) for number, each in sorted(categories.items())}
+            points = [list(map(str, each.get("keypoints") or ())) for each in categories.values()]
+            for image in content["images"]:
+                name = plain(str(image["file_name"]))
+                sides = [whole_number(image.get(side) or 0, side) for side in ("width", "height")]
+                images[name] = image["id"], sides
+            rows = dict.fromkeys([number for number, _ in images.values()], -1)
+            if len(rows) < len(content["images"]):
+                raise ValueError("two images have the same id or file_name")
+            rows |= dict.fromkeys([each["image_id"] for each in content["annotations"]], -1)
+        except (OSError, *_BROKEN) as error:
+            raise ValueError(f"{source.where}: is no COCO file: {_said(error)}") from error
+        for row, entry in enumerate(source.match(list(images), what="entry")):
+            if entry is not None:
+                number, sides = images[entry]
+                rows[number] = row
+                if min(sides) > 0:
+                    objects.sizes[row] = sides
+        for n, annotation in enumerate(content["annotations"]):
+            row = rows[annotation["image_id"]]  # -1: of no record
+            try:
+                if row >= 0:
+                    self._add(annotation, row, objects, names)
+            except _BROKEN as error:
+                file = os.path.basename(source.path)
+                objects.bad.setdefault(row, f"annotation {n} of {file}: {_said(error)}")
+        called = {"box_labels": list(names.values())}
         # If classes name keypoints differently, a keypoint number has several names.
         if points and points[0] and all(one == points[0] for one in points):
             called["keypoints"] = points[0]
-        return objects, called
+        return objects.found(called)
 
-    @staticmethod
-    def _images(images: Sequence[Any]) -> tuple[dict[str, int], dict[int, Objects | str]]:
-        """Read image ids by file name, and create the objects of each image by id."""
-        found: dict[str, int] = {}
-        by_id: dict[int, Objects | str] = {}
-        for image in images:
-            number, name = _whole(image["id"]), plain(str(image["file_name"]))
-            if number in by_id or name in found:
-                raise ValueError(f"image {number}, {name!r}, stands twice")
-            found[name] = number
-            size = (_whole(image.get("width") or 0), _whole(image.get("height") or 0))
-            extras: dict[str, list[int]] = {"crowd": [], "id": []}
-            by_id[number] = Objects(extras=extras, size=size if min(size) > 0 else None)
-        return found, by_id
-
-    def _add(
-        self,
-        annotation: Any,
-        number: int,
-        by_id: dict[Any, Objects | str],
-        names: Mapping[int, str],
-        where: str,
-    ) -> None:
-        """Add an annotation to its image; a broken one makes the image's record bad."""
-        image = annotation.get("image_id") if isinstance(annotation, dict) else None
-        if not isinstance(image, int) or image not in by_id:
-            raise ValueError(
-                f"{where}: annotation {number} is of image {image!r}, which is not listed; "
-                f"remove it, or list the image"
-            )
-        objects = by_id[image]
-        if isinstance(objects, str):
+    def _add(self, annotation: Any, row: int, objects: Objects, names: Mapping[Any, str]) -> None:
+        """Add an annotation of a record; many errors mean that it is broken."""
+        crowd = whole_number(annotation.get("iscrowd") or 0, "iscrowd")
+        if crowd and self.crowd == "drop":
             return
-        try:
-            category = annotation["category_id"]
-            if category not in names:
-                raise ValueError(f"category {category!r} is not listed")
-            crowd, name = (_whole(annotation.get(key) or 0) for key in ("iscrowd", "id"))
-            if crowd and self.crowd == "drop":
-                return
-            x, y, width, height = map(float, annotation["bbox"])
-            mask = _mask(annotation["segmentation"], objects.size) if self.masks else None
-            points = [float(value) for value in annotation.get("keypoints") or ()]
-            if len(points) % 3:
-                raise ValueError(f"{len(points)} values of keypoints, expected x, y, v of each")
-            if not all(map(math.isfinite, points)):
-                raise ValueError("a keypoint is not a finite number")
-        except MissingPackageError:
-            raise
-        except (KeyError, TypeError, ValueError, OverflowError) as error:
-            said = f"lacks {error}" if isinstance(error, KeyError) else str(error)[:140]
-            by_id[image] = f"annotation {number} of {os.path.basename(where)}: {said}"
-            return
-        objects.boxes.append((x, y, x + width, y + height))
-        if mask is not None:
-            objects.masks.append(mask)
+        category = annotation["category_id"]
+        if category not in names:
+            raise ValueError(f"category {category!r} is not listed")
+        x, y, width, height = map(float, annotation["bbox"])
+        masks = [_mask(annotation["segmentation"], objects.sizes.get(row))] if self.masks else []
+        points = [float(value) for value in annotation.get("keypoints") or ()]
+        if len(points) % 3 or not all(map(math.isfinite, points)):
+            raise ValueError(f"{len(points)} values of keypoints, expected finite x, y, v of each")
+        objects.boxes.append((row, x, y, x + width, y + height))
         objects.names.append(names[category])
-        objects.extras["crowd"].append(crowd)
-        objects.extras["id"].append(name)
-        objects.keypoints += [points[i : i + 3] for i in range(0, len(points), 3)]
+        objects.crowd.append(crowd)
+        objects.masks += masks
+        objects.points += [(row, *points[i : i + 3]) for i in range(0, len(points), 3)]
 
 
-def _mask(segmentation: Any, size: tuple[int, int] | None) -> bytes:
+def _mask(segmentation: Any, size: Sequence[float] | None) -> str:
     """Encode polygons or run lengths as ``height,width,counts``, compressed."""
-    try:
-        from pycocotools import mask
-    except ImportError as error:
-        raise MissingPackageError(
-            "dataset.annotations.masks=true needs pycocotools; "
-            "pip install -c constraints.txt '.[detection]'"
-        ) from error
+    from pycocotools import mask
+
     if isinstance(segmentation, dict):
-        height, width = map(_whole, segmentation["size"])
+        height, width = (whole_number(side, "a side of its mask") for side in segmentation["size"])
         counts = segmentation["counts"]
-        if size not in (None, (width, height)):
-            raise ValueError(f"its mask has {width}x{height} pixels, the image {size}")
         if isinstance(counts, list):
-            if any(_whole(run) < 0 for run in counts) or sum(counts) != height * width:
+            runs = [whole_number(run, "a run of its mask") for run in counts]
+            if min(runs, default=0) < 0 or sum(runs) != height * width:
                 raise ValueError(f"the runs of its mask are not {width}x{height} pixels")
             counts = mask.frPyObjects(segmentation, height, width)["counts"]
     else:
         if size is None:
             raise ValueError("its image lacks the width and height that polygons need")
         polygons = [[float(value) for value in polygon] for polygon in segmentation]
-        if not polygons or any(len(one) < 6 or len(one) % 2 for one in polygons):
-            raise ValueError("a polygon of its mask has fewer than 3 corners")
-        if not all(map(math.isfinite, itertools.chain(*polygons))):
-            raise ValueError("a corner of its mask is not a finite number")
-        width, height = size
+        good = [len(p) >= 6 and len(p) % 2 == 0 and all(map(math.isfinite, p)) for p in polygons]
+        if not good or not all(good):
+            raise ValueError("a polygon of its mask has fewer than 3 corners of finite numbers")
+        width, height = map(int, size)
         counts = mask.merge(mask.frPyObjects(polygons, height, width))["counts"]
-    text = counts.encode("ascii") if isinstance(counts, str) else counts
-    return b"%d,%d,%s" % (height, width, text)
+    text = counts if isinstance(counts, str) else counts.decode("ascii")
+    return f"{height},{width},{text}"
 
 
-def _whole(value: Any) -> int:
-    """Return an integer; raise ValueError or TypeError if it does not fit int64."""
-    if not abs(float(value)) < 1 << 62:
-        raise ValueError(f"got {str(value)[:40]}, expected a whole number")
-    return int(value)
-
-
-def _listed(content: Any, name: str) -> list[Any]:
-    value = content[name] if isinstance(content, dict) else None
-    if not isinstance(value, list):
-        raise ValueError(f"expected an object with a list {name!r}")
-    return value
+def _said(error: Exception) -> str:
+    return f"lacks {error}" if isinstance(error, KeyError) else str(error)[:140]

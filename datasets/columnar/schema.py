@@ -1,147 +1,101 @@
-"""Find the image, the label and the key of a table by its schema.
+"""Find the image, the label and the key of a table, and read what the index needs of them.
 
-The public hubs write image columns as structs of ``bytes`` and ``path``. The schema's key
-``huggingface`` holds the meaning of their columns as JSON.
+The public hubs write image columns as structs of ``bytes`` and ``path``, and class names as JSON
+into the schema's key ``huggingface``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 from pyarrow import types
 
 from penstock.core.json_text import parse_json
-from penstock.datasets.columnar.record_columns import PACKED
+from penstock.datasets.columnar.images import check_fields
+from penstock.datasets.columnar.record_columns import PACKED, REST
 
-_RESERVED = ("index", "key", "position")
+if TYPE_CHECKING:
+    from penstock.datasets.columnar.form import TableForm
 
 
 @dataclass(frozen=True, slots=True)
 class Roles:
-    """The roles of a table's columns.
+    """The roles of a table's columns."""
 
-    Attributes:
-        fields: Field names by column, of the columns to read.
-        images: The image structs among them.
-        label: The column of labels, or None.
-        class_names: Class names by number, from the schema.
-        key: The column of keys, or None.
-        kinds: Kinds of the columns of a packed table; empty for other tables.
-        paths: The column of the field ``image`` if it holds paths, or None.
-        floats: Columns of integers, or lists of integers, with nulls, which become floats.
-    """
-
-    fields: Mapping[str, str]
-    images: Collection[str]
+    fields: Mapping[str, str]  # field names by column, of the columns to read
     label: str | None
-    class_names: Sequence[str] | None
     key: str | None
-    kinds: Mapping[str, str]
-    paths: str | None
-    floats: Collection[str] = ()
+    packed: bool  # a null means that the record lacks the field; `REST` holds more fields
+    paths: str | None  # the column of the field ``image`` if it holds paths
+    floats: Collection[str] = ()  # of integers, or lists of these, with nulls: become floats
 
 
-def find_roles(
-    schema: Any,
-    *,
-    image_column: str | None,
-    label_column: str | None,
-    key_column: str | None,
-    columns: Sequence[str] | None,
-) -> Roles:
-    """Find the roles of a schema's columns; see `TableStorage` for the arguments.
-
-    Raises:
-        ValueError: A column is missing, or its type does not fit its role.
-    """
-    if key_column is None and "key" in schema.names:
-        key_column = "key"
-    named = [c for c in (image_column, label_column, key_column) if c]
-    for name in (*named, *(columns or ())):
-        if name not in schema.names:
-            raise ValueError(f"no column {name!r}; columns: {', '.join(schema.names) or 'none'}")
-    features, kinds = _hub_features(schema), _packed_kinds(schema)
-    always = [name for name, kind in kinds.items() if kind == "rest"]
-    taken = set(schema.names if columns is None else [*columns, *named, *always])
+def find_roles(schema: Any, form: TableForm) -> Roles:
+    """Find the roles of a schema's columns by the options of a form."""
+    key = form.key_column or ("key" if "key" in schema.names else None)
+    named = [name for name in (form.image_column, form.label_column, key) if name]
+    packed = PACKED in (schema.metadata or {})
+    columns = schema.names if form.columns is None else form.columns
+    taken = {*columns, *named, *form.always, REST}
     names = [name for name in schema.names if name in taken]
-    for name in names:
-        if schema.get_field_index(name) < 0:  # the library returns -1 for duplicate names
-            raise ValueError(f"column {name!r} stands twice, or its name is damaged; rename one")
-    images = tuple(name for name in names if _is_image(schema.field(name).type))
-    image = image_column or _only(names, images, preferred="image")
-    paths = image if image and not kinds and is_text(_plain(schema.field(image).type)) else None
-    if image and not paths and not _holds_image(schema.field(image).type):
-        raise ValueError(
-            f"column {image!r} is {schema.field(image).type}, expected an image's bytes, "
-            f"pixels or path; name another image_column, or leave it out of columns"
-        )
-    marked = [name for name in names if features.get(name, {}).get("_type") == "ClassLabel"]
-    label = label_column
+    length = [form.length_column] if form.length_column else []
+    for name in (*named, *length, *names, *([] if packed else columns)):  # fields within `REST`
+        if (count := schema.names.count(name)) != 1:
+            raise ValueError(
+                f"{count or 'no'} column {name!r}, expected one; columns: {', '.join(schema.names)}"
+            )
+    kinds = {name: schema.field(name).type for name in names}
+    images = [name for name in names if is_image(kinds[name])]
+    image = form.image_column or _choose(names, form.image_names, images)
+    paths = image if image and not packed and is_text(_plain(kinds[image])) else None
+    if image and not paths and not _holds_image(kinds[image]):
+        said = f"column {image!r} is {kinds[image]}, expected an image's bytes, pixels or path"
+        raise ValueError(f"{said}; name another image_column, or leave it out of columns")
+    label = form.label_column
     if label is None:
-        label = _only(names, marked, preferred="label")
-    if label and not _is_label(schema.field(label).type):
-        if label_column is not None:
-            raise ValueError(
-                f"label_column {label!r} is {schema.field(label).type}, expected whole "
-                f"numbers or text"
-            )
-        label = None
-    key_column = key_column or paths
-    fields = {name: name for name in names if name == paths or name not in (label, key_column)}
-    if image is not None and image != "image":
-        if "image" in fields:
-            raise ValueError(
-                f"image_column {image!r} becomes the field 'image', and there is a "
-                f"column of that name; leave that out by columns"
-            )
+        classes = [name for name in hub_classes(schema) if name in names]
+        label = _choose(names, ("label",), classes)
+        label = label if label and _is_label(kinds[label]) else None
+    elif label and not _is_label(kinds[label]):
+        raise ValueError(f"label column {label!r} is {kinds[label]}, expected integers or text")
+    key = key or paths
+    fields = {name: name for name in names if name == paths or name not in (label, key)}
+    check_fields([name for name in fields if name != image], ["image"] if image else [])
+    if image is not None:
         fields[image] = "image"
-    for name in fields:
-        if name in _RESERVED:
-            raise ValueError(
-                f"column {name!r} has a name that samples use for something else; leave "
-                f"it out by dataset.storage.columns, or type dataset.storage.key_column={name}"
-            )
-    class_names = features.get(str(label), {}).get("names") if label in marked else None
-    return Roles(fields, images, label or None, class_names, key_column, kinds, paths)
+    return Roles(fields, label or None, key, packed, paths)
 
 
-def _packed_kinds(schema: Any) -> dict[str, str]:
-    """Read the kinds of a packed table's columns, by name; empty for other tables."""
+def hub_classes(schema: Any) -> dict[str, Sequence[str]]:
+    """Return class names by column from the public hubs' metadata."""
     try:
-        kinds = parse_json((schema.metadata or {})[PACKED])["kinds"]
-        return {str(name): str(kinds[name]) for name in schema.names}
-    except (KeyError, ValueError, TypeError):
-        return {}
-
-
-def _hub_features(schema: Any) -> dict[str, dict[str, Any]]:
-    """Read the public hubs' metadata of each column."""
-    try:
-        features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
-        return {name: value for name, value in features.items() if isinstance(value, dict)}
+        features = parse_json(schema.metadata[b"huggingface"])["info"]["features"]
+        kinds = {name: each for name, each in features.items() if isinstance(each, dict)}
+        return {n: each["names"] for n, each in kinds.items() if each.get("_type") == "ClassLabel"}
     except (KeyError, ValueError, TypeError, AttributeError):
         return {}
 
 
-def _only(names: Sequence[str], candidates: Sequence[str], preferred: str) -> str | None:
-    if preferred in names:
-        return preferred
-    return candidates[0] if len(candidates) == 1 else None
+def _choose(names: Sequence[str], usual: Sequence[str], others: Sequence[str]) -> str | None:
+    """Return the first `usual` name among `names`, or the only one of `others`."""
+    found = next((name for name in usual if name in names), None)
+    return found or (others[0] if len(others) == 1 else None)
 
 
-def _is_image(kind: Any) -> bool:
-    if not types.is_struct(kind) or kind.get_field_index("bytes") < 0:
-        return False
-    names = {kind.field(i).name for i in range(kind.num_fields)}
-    return names <= {"bytes", "path"} and is_bytes(kind.field("bytes").type)
+def is_image(kind: Any) -> bool:
+    """Return whether an Arrow type is the public hubs' struct of an image."""
+    names = {field.name for field in kind} if types.is_struct(kind) else set()
+    return "bytes" in names <= {"bytes", "path"} and is_bytes(kind.field("bytes").type)
 
 
 def _holds_image(kind: Any) -> bool:
-    extended = isinstance(kind, pa.BaseExtensionType)
-    return _is_image(kind) or is_bytes(kind) or types.is_nested(kind) or extended
+    return is_bytes(kind) or types.is_nested(kind) or isinstance(kind, pa.BaseExtensionType)
 
 
 def _is_label(kind: Any) -> bool:
@@ -184,10 +138,7 @@ def holds_whole_numbers(kind: Any) -> bool:
 
 
 def has_nulls(column: Any) -> bool:
-    """Return whether a validated Arrow array, or a list in it at any depth, has a null.
-
-    Ignores a null list of variable length, because its record is damaged.
-    """
+    """Return whether an array, or a list in it, has a null; null lists make a record bad."""
     column = getattr(column, "storage", column)
     if not is_list(column.type):
         return bool(column.null_count)
@@ -201,24 +152,45 @@ def is_column(kind: Any) -> bool:
     return is_text(_plain(kind)) or bool(number and kind not in (pa.uint64(), pa.float16()))
 
 
-def find_lengths(schema: Any, roles: Roles, named: str | None) -> str | None:
-    """Find the column of the records' lengths.
+def read_lengths(column: Any, name: str, *, nulls: bool) -> NDArray[np.int64]:
+    """Return the length of each row, int64 [n]; an allowed null has the length 0."""
+    if not nulls:
+        column = _filled(column, "length", f"length_column {name!r}")
+    if is_list(column.type):
+        column = pc.list_value_length(column)
+    elif not types.is_integer(column.type):
+        kind = column.type
+        raise ValueError(f"length_column {name!r} is {kind}, expected lists or whole numbers")
+    return np.asarray(pc.fill_null(column.cast(pa.int64()), 0), np.int64)
 
-    Args:
-        schema: A ``pyarrow.Schema``.
-        roles: The roles of its columns.
-        named: Its name; None: the column of the field ``tokens``, if that holds lists.
 
-    Raises:
-        ValueError: The named column is missing, or holds neither lists nor integers.
-    """
-    if named is None:
-        column = next((column for column, field in roles.fields.items() if field == "tokens"), None)
-        return column if column is not None and is_list(schema.field(column).type) else None
-    if named not in schema.names:
-        columns = ", ".join(schema.names)
-        raise ValueError(f"no column {named!r} for length_column; columns: {columns}")
-    kind = schema.field(named).type
-    if not (is_list(kind) or types.is_integer(kind)):
-        raise ValueError(f"length_column {named!r} is {kind}, expected lists or whole numbers")
-    return named
+def read_labels(column: Any, name: str) -> tuple[NDArray[np.int64], Sequence[str] | None]:
+    """Return the labels of a column, int64 [n], and the names of texts, or None for numbers."""
+    column = _filled(column, "label", f"column {name!r}")
+    if not is_text(column.type):
+        return column.cast(pa.int64()).to_numpy(), None
+    encoded = column.combine_chunks().dictionary_encode()
+    return encoded.indices.to_numpy().astype(np.int64), encoded.dictionary.to_pylist()
+
+
+def read_keys(column: Any, name: str) -> list[bytes]:
+    """Encode keys: text, bytes or integers."""
+    column = _filled(column, "key", f"column {name!r}")
+    if types.is_integer(column.type):
+        column = column.cast(pa.string())
+    if not is_text(column.type) and not is_bytes(column.type):
+        raise ValueError(f"key {name!r} is {column.type}, expected text, bytes or whole numbers")
+    keys: list[bytes] = column.cast(pa.large_binary()).to_pylist()
+    return keys
+
+
+def _filled(column: Any, what: str, name: str) -> Any:
+    """Return a column without nulls, decoded from its dictionary."""
+    if column.null_count:
+        row = column.is_null().index(True).as_py()
+        raise ValueError(
+            f"{name} lacks a {what} in record {row} ({column.null_count:,} in all); fill it in, or "
+            f"choose another column by dataset.storage.{what}_column"
+        )
+    is_coded = types.is_dictionary(column.type)
+    return column.cast(column.type.value_type) if is_coded else column

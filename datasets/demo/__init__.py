@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from penstock.datasets.demo.sequences import SEQUENCES
-from penstock.datasets.demo.shapes import demo_path
 from penstock.datasets.demo.sounds import SOUNDS
 from penstock.datasets.demo.tables import TABLES
 
@@ -13,12 +12,10 @@ _SETS = {"demo_sequences": SEQUENCES, "demo_sounds": SOUNDS, **TABLES}
 
 
 def made_here(name: str, storage_name: str, data_dir: Path) -> Path | None:
-    """Return the folder of a demo set, generated if it is missing, or None for an unknown name.
-
-    Raises:
-        ValueError: The storage cannot read this demo set.
-    """
+    """Return the folder of a demo set, generated if it is missing, or None for an unknown name."""
     if name == "demo":
+        from penstock.datasets.demo.shapes import demo_path
+
         return demo_path(storage_name, data_dir)
     if name not in _SETS:
         return None

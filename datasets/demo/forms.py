@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
+import shutil
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from penstock.core.contracts import Storage, Writer
-from penstock.core.files import write_whole
-from penstock.core.registry import components, find
+from penstock.core.files import write_lines
+from penstock.core.registry import components
 from penstock.core.sample import Record
-from penstock.datasets.records.subset import Subset
+from penstock.datasets.records.views import Subset
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.writing import write_storage
 
@@ -24,7 +22,6 @@ SQUARE_SIDE = 32
 TABLES = ("csv", "jsonl")
 """Forms that name image files; pack does not write them."""
 
-_ARRAYS = ("memmap", "npy_shards", "pt_shards")
 _STREAMED = ("jsonl", "webdataset")
 
 
@@ -45,18 +42,13 @@ def pack_demo(root: Path, storage_name: str, split: str, classes: tuple[str, ...
     if storage_name in TABLES:
         _write_table(folder / f"{split}.{storage_name}", source)
         return
-    component = find(f"writer/{storage_name}")
-    assert component is not None
-    writer: Writer = component.target()
-    is_array = storage_name in _ARRAYS or "files" in writer.cannot_hold
-    write_storage(writer, folder / split, source, recode=Square() if is_array else None)
+    writer: Writer = {each.name: each.target for each in components("writer")}[storage_name]()
+    recode = Square() if "files" in writer.cannot_hold else None  # arrays
+    write_storage(writer, folder / split, source, recode=recode)
 
 
 class Square:
-    """Decodes an image and shrinks it to a square, uint8 [32, 32, 3], by area.
-
-    Arrays need rows of one size. Shrinking changes the aspect ratio but cuts nothing off.
-    """
+    """Decodes an image and shrinks it to uint8 [32, 32, 3]: arrays need rows of one size."""
 
     counts: Mapping[str, int] = {}
 
@@ -72,22 +64,12 @@ class Square:
 
 def _write_table(path: Path, source: Storage) -> None:
     """Write a table of image files and their classes, and copies of the files beside it."""
-    names = source.index.class_names or ()
-    rows: list[dict[str, Any]] = []
-    for record in source.read(np.arange(len(source))):
-        assert isinstance(record, Record)
-        name = f"images/{path.stem}/{record.key}"
-        file = path.parent / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(record.fields["image"])
-        rows.append({"image": name, "label": names[record.fields["label"]]})
-    text = io.StringIO()
+    images = Path("images", path.stem)
+    shutil.copytree(path.parent.parent / images, path.parent / images, dirs_exist_ok=True)
+    keys = source.index.keys(np.arange(len(source)))
+    rows = [{"image": f"{images}/{key}", "label": key.partition("/")[0]} for key in keys]
     if path.suffix == ".csv":
-        table = csv.DictWriter(text, ["image", "label"])
-        table.writeheader()
-        table.writerows(rows)
+        write_lines(path, ["image,label", *(",".join(row.values()) for row in rows)])
     else:
-        text.writelines(json.dumps(row) + "\n" for row in rows)
-        lines = "\n".join(names) + "\n"
-        write_whole(path.parent / "classes.txt", lambda file: file.write(lines.encode()))
-    write_whole(path, lambda file: file.write(text.getvalue().encode()))
+        write_lines(path, map(json.dumps, rows))
+        write_lines(path.parent / "classes.txt", source.index.class_names or ())

@@ -1,11 +1,4 @@
-"""Generate the demo set of sounds: tones that rise, fall, swell or tremble, in some noise.
-
-A tree like ::
-
-    demo_sounds/train/rise/0000.wav     16 kHz, mono, 0.6 to 1.6 seconds
-    demo_sounds/val/...
-    demo_sounds/penstock-demo.json
-"""
+"""Generate the demo set of sounds: tones that rise, fall or tremble, ``train/rise/0000.wav``."""
 
 from __future__ import annotations
 
@@ -15,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.datasets.demo.folder import DemoSet
+from penstock.datasets.demo.folder import DemoSet, random
 
 CLASSES = ("fall", "rise", "steady", "tremble")
 COUNTS = {"train": 480, "val": 120}
@@ -31,15 +24,13 @@ def generate_sounds(root: Path) -> None:
             folder.mkdir(parents=True, exist_ok=True)
             samples = np.rint(draw_sound(split_id, number) * 32_767).astype("<i2")
             with wave.open(str(folder / f"{number:04d}.wav"), "wb") as file:
-                file.setnchannels(1)
-                file.setsampwidth(2)
-                file.setframerate(RATE)
+                file.setparams((1, 2, RATE, 0, "NONE", ""))
                 file.writeframes(samples.tobytes())
 
 
 def draw_sound(split_id: int, number: int) -> NDArray[np.float64]:
     """Draw one sound, which depends only on the arguments; float64 [T], -1 to 1."""
-    rng = np.random.Generator(np.random.Philox(key=_SEED, counter=[0, split_id, number, 0]))
+    rng = random(_SEED, split_id, number)
     time_s = np.arange(int(RATE * rng.uniform(0.6, 1.6))) / RATE
     pitch, speed = np.exp(rng.uniform(np.log(300), np.log(1500))), rng.uniform(0.8, 2.0)
     octaves = {
@@ -54,7 +45,4 @@ def draw_sound(split_id: int, number: int) -> NDArray[np.float64]:
     return np.clip(sound * rng.uniform(0.2, 1.0), -1, 1)
 
 
-SOUNDS = DemoSet(
-    "demo_sounds", ("image_folder",), "dataset=audio_folder",
-    {"version": 1, "classes": list(CLASSES), "counts": COUNTS}, generate_sounds,
-)  # fmt: skip
+SOUNDS = DemoSet("demo_sounds", ("image_folder",), generate_sounds)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.datasets.demo.folder import DemoSet
+from penstock.datasets.demo.folder import DemoSet, random
 
 COUNTS = {"train": 3000, "val": 600}
 CLASSES = ("away", "home", "shop")
@@ -20,15 +20,9 @@ _CITIES = ("Berlin", "Lagos", "Lima", "Oslo", "Pune", "Quito", "Riga", "Seoul")
 
 
 def draw_table(split: str) -> dict[str, Sequence[Any]]:
-    """Return the columns of a split, with None for missing values; depends only on the split.
-
-    City frequencies are skewed, and ``Atlantis`` occurs only in validation. The label follows
-    from a score of distance, age and city, the price from area, age, city and grade; both have a
-    little noise.
-    """
+    """Return the columns of a split, with None for missing values; depends only on the split."""
     count = COUNTS[split]
-    rng = np.random.Generator(np.random.Philox(key=_SEED, counter=[0, sorted(COUNTS).index(split),
-                                                                   0, 0]))  # fmt: skip
+    rng = random(_SEED, sorted(COUNTS).index(split))
     shares = 1 / np.arange(1, len(_CITIES) + 1) ** 1.3
     city = rng.choice(len(_CITIES), count, p=shares / shares.sum())
     grade = rng.choice(4, count, p=[0.55, 0.3, 0.1, 0.05])
@@ -74,8 +68,7 @@ def _generate(other: str, root: Path) -> None:
         parquet.write_table(table, root / f"parquet/{split}.parquet", row_group_size=1000)
 
 
-_ABOUT = {"version": 2, "classes": list(CLASSES), "counts": COUNTS}
 TABLES = {
-    name: DemoSet(f"{name}/v2", STORAGES, "dataset=csv", _ABOUT, partial(_generate, other))
+    name: DemoSet(f"{name}/v2", STORAGES, partial(_generate, other))
     for name, other in (("demo_table", "price"), ("demo_prices", "label"))
 }

@@ -5,62 +5,44 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from concurrent.futures import Future
 from typing import Any
 
 
 class GroupCache:
-    """An LRU cache of groups with a byte limit, shared by threads.
+    """An LRU cache of groups with a byte limit; threads that need one group load it once.
 
-    Threads that need the same group wait for one of them to load it. The last used group stays at
-    any size, so that sequential reading loads each group once.
+    The last used group stays at any size, so that sequential reading loads each group once.
     """
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
         self._lock = threading.Lock()
-        self._groups: OrderedDict[Hashable, _Group] = OrderedDict()
-        self._size_bytes = 0
+        self._groups: OrderedDict[Hashable, Future[tuple[Any, int]]] = OrderedDict()
 
     def get(self, key: Hashable, load: Callable[[], tuple[Any, int]]) -> Any:
-        """Return a group, and load it if it is not cached."""
+        """Return a group; `load` returns it and its size in bytes if it is not cached."""
         with self._lock:
-            group = self._groups.get(key)
-            if group is None:
-                group = self._groups[key] = _Group()
+            is_mine = key not in self._groups
+            group = self._groups.setdefault(key, Future())
             self._groups.move_to_end(key)
-        with group.lock:
-            if not group.is_loaded:
-                try:
-                    group.value, group.size_bytes = load()
-                except BaseException:
-                    with self._lock:
-                        if self._groups.get(key) is group:
-                            del self._groups[key]
-                    raise
-                group.is_loaded = True
-                self._admit(key, group)
-        return group.value
+        if is_mine:
+            try:
+                group.set_result(load())
+            except BaseException as error:
+                with self._lock:
+                    del self._groups[key]
+                group.set_exception(error)
+            self._evict()
+        return group.result()[0]
 
-    def _admit(self, key: Hashable, group: _Group) -> None:
+    def _evict(self) -> None:
         with self._lock:
-            if self._groups.get(key) is not group:
-                return
-            self._size_bytes += group.size_bytes
-            for other in list(self._groups):
-                if self._size_bytes <= self.limit_bytes:
-                    break
-                # A group counts only after it is loaded.
-                if other != key and self._groups[other].is_loaded:
-                    self._size_bytes -= self._groups.pop(other).size_bytes
-
-
-class _Group:
-    """A group that one thread loads while others wait."""
-
-    __slots__ = ("is_loaded", "lock", "size_bytes", "value")
-
-    def __init__(self) -> None:
-        self.lock = threading.Lock()
-        self.is_loaded = False
-        self.value: Any = None
-        self.size_bytes = 0
+            loaded = [
+                (key, group.result()[1]) for key, group in self._groups.items() if group.done()
+            ]
+            total = sum(size_bytes for _, size_bytes in loaded)
+            for key, size_bytes in loaded[:-1]:
+                if total > self.limit_bytes:
+                    total -= size_bytes
+                    del self._groups[key]

@@ -5,83 +5,80 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
-from penstock.core.files import locked, machine_folder
+from penstock.core.files import machine_folder, whole_folder
 from penstock.core.machine_cache import computed_once, signature_of
 from penstock.datasets.files.access import (
     MissingFile,
     RangeFile,
     absolute_path,
     expand_braces,
-    is_pattern,
 )
 from penstock.datasets.files.clients import AccessDenied, Found, side_by_side
-from penstock.datasets.files.listings import find_file, find_named, list_files
+from penstock.datasets.files.data_files import find_data_files
 from penstock.datasets.files.remote import read_url
 
 _AT_ONCE_BYTES = 64 << 20
 _SMALL_BYTES = 4 << 20
 """Copy several files up to this size in parallel, and larger files in parallel pieces."""
 
-_urls: dict[str, str] = {}
+copied_urls: dict[str, str] = {}
 """URLs by the path of this process's copy."""
 
 
-def local_copy(url: str, *, hidden: bool = False) -> str:
-    """Copy a file, or all files below a URL or pattern, to this machine's cache; return the path.
-
-    A changed file is copied again. A copy is removed after two weeks without use.
-    """
+def local_copy(url: str) -> str:
+    """Copy a file, or all files below a URL or pattern, to the cache; return the copy's path."""
     url = absolute_path(url)
-    path = _copied(url, hidden)
-    _urls[path] = url
+    found = find_data_files(url, endings=("",), where="copy")
+    marks = zip(found.names, found.marks, strict=True)
+    files = [Found(name, size, str(mark)) for name, (size, mark) in marks]
+
+    def copy(file: Found) -> tuple[str, str]:
+        return file.name, str(copy_file(f"{found.root}/{file.name}", file))
+
+    small = [file for file in files if file.size_bytes <= _SMALL_BYTES]
+    copies = dict(side_by_side(copy, small))
+    copies |= dict(copy(file) for file in files if file.size_bytes > _SMALL_BYTES)
+    path = copies.get(url[len(found.root) + 1 :]) or _linked(url, found.root, copies)
+    copied_urls[path] = url
     return path
 
 
-def url_of_copy(path: str) -> str | None:
-    """Return the URL that this process copied to a path, or None."""
-    return _urls.get(path)
+def _linked(url: str, root: str, copies: dict[str, str]) -> str:
+    """Return a folder with links to the copies."""
+    folder = machine_folder("remote") / signature_of(url=url, files=copies) / os.path.basename(root)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with contextlib.suppress(FileExistsError), whole_folder(folder) as temporary:
+        for name, path in copies.items():
+            (temporary / name).parent.mkdir(parents=True, exist_ok=True)
+            (temporary / name).symlink_to(path)
+    return str(folder)
+
+
+def hub_copy(url: str) -> str:
+    """Copy the files that an ``hf://`` URL names to the hub's own cache; return their path."""
+    try:
+        from huggingface_hub import HfFileSystem, snapshot_download
+
+        place = HfFileSystem().resolve_path(url)
+        names = [f"{name}*" for name in expand_braces(place.path_in_repo)]
+        about = {"repo_type": place.repo_type, "revision": place.revision}
+        folder = snapshot_download(place.repo_id, allow_patterns=names, **about)
+    except Exception as error:  # the package is missing, or the hub refuses
+        said = str(error).strip().partition("\n")[0]
+        needs = "expected hf://datasets/OWNER/NAME, the extra hub, and HF_TOKEN for private data"
+        raise ValueError(f"{url}: {said}; {needs}") from error
+    return os.path.join(folder, place.path_in_repo)
 
 
 def copy_again(url: str, path: str) -> None:
     """Copy a URL to the path of another machine's copy; ValueError if the path would differ."""
-    cache = machine_folder("remote").parent
-    if not Path(path).is_relative_to(cache):
+    if (found := local_copy(url)) != path:
         raise ValueError(
-            f"{url} is read from a copy at {path}, and the cache is {cache} here: start Ray with "
-            f"the same XDG_CACHE_HOME on every machine, a folder that each of them can write"
+            f"{url} was copied to {path}, here to {found}; start Ray with the same XDG_CACHE_HOME "
+            f"on every machine, and anew if the data was changed"
         )
-    if local_copy(url) != path:
-        raise ValueError(f"{url} was changed since it was copied to {path}: start again")
-
-
-def _copied(url: str, hidden: bool) -> str:
-    if not is_pattern(url) and (found := find_file(url)) is not None:
-        return str(copy_file(url, found))
-    root, files = find_named(tuple(expand_braces(url)), endings=("",), where="copy")
-    if hidden:
-        root, files = url, {name: (size, mark) for name, size, mark in list_files(url)}
-    folders = {str(folder) for name in files for folder in PurePosixPath(name).parents}
-    wanted = [Found(n, *mark) for n, mark in files.items() if n and n not in folders]
-
-    def copy(found: Found) -> tuple[str, Path]:
-        return found.name, copy_file(f"{root}/{found.name}", found)
-
-    small = [found for found in wanted if found.size_bytes <= _SMALL_BYTES]
-    copies = dict(side_by_side(copy, small))
-    copies |= dict(copy(found) for found in wanted if found.size_bytes > _SMALL_BYTES)
-    sign = signature_of(url=url, files={name: str(path) for name, path in copies.items()})
-    folder = machine_folder("remote") / sign / os.path.basename(root)
-    folder.mkdir(parents=True, exist_ok=True)
-    with locked(folder.parent / ".lock"):
-        for name, path in copies.items():
-            link = folder / name
-            link.parent.mkdir(parents=True, exist_ok=True)
-            if not link.exists():
-                link.unlink(missing_ok=True)
-                link.symlink_to(path)
-    return str(folder)
 
 
 def fetch_files(url: str, names: Iterable[str], folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Keep the passwords of URLs out of logs and files.
 
-Validated configs contain masked URLs: ``scheme://user:***@host``. The process that received the URL
-remembers the password and restores it when it builds components.
+Configs contain ``scheme://user:***@host``; the process that received the URL restores the password.
 """
 
 from __future__ import annotations
@@ -40,8 +39,7 @@ def revealed(text: str) -> str:
     """Restore a text that `hidden` masked in this process."""
     if text not in _known and any(mark in text for mark in _LEFT_OUT) and masked(text) == text:
         raise ValueError(
-            f"{text}: its password was left out where it was written ({MASK}); type the URL again, "
-            f"or take it from the environment"
+            f"{text}: its password was left out; type the URL again, or name a variable: env:NAME"
         )
     return _known.get(text, text)
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,26 +15,12 @@ from penstock.datasets.records.matching import plain
 IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "image_path", "image_name",
                  "image_id", "imageid", "image index", "key")  # fmt: skip
 """Usual names of the key column, case-insensitive."""
-LIST = "\x1f"
-"""Terminates each list item in Parquet."""
-
-
-def check_delimiter(delimiter: str | None) -> str | None:
-    """Return `delimiter`; raise ValueError unless it is one character."""
-    if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
-        raise ValueError(
-            f"dataset.annotations.delimiter: {delimiter!r}, expected one character, as in ';'"
-        )
-    return delimiter
 
 
 def iter_csv(
     path: str, *, delimiter: str | None = ",", where: str
 ) -> Iterator[tuple[int, list[str]]]:
-    """Yield the first line number and the values of each non-empty row, header included.
-
-    Without a delimiter, the first line decides between comma, tab and semicolon.
-    """
+    """Yield the first line number and the values of each non-empty row, header included."""
     width, line = 0, 1
     try:
         with open(path, "rb") as file:
@@ -46,10 +33,8 @@ def iter_csv(
             for values in reader:
                 width = width or len(values)
                 if values and len(values) != width:
-                    raise ValueError(
-                        f"{where}: line {line}: got {len(values)} values, expected {width}; put "
-                        f'values that contain the delimiter {delimiter!r} in "quotes"'
-                    )
+                    said = f"got {len(values)} values, expected {width}; quote those that contain"
+                    raise ValueError(f"{where}: line {line}: {said} {delimiter!r}")
                 if values:
                     yield line, values
                 line = reader.line_num + 1
@@ -61,68 +46,32 @@ def iter_csv(
 
 @dataclass(frozen=True, slots=True)
 class LabelTable:
-    """A table that describes records.
-
-    `columns` are stripped texts, [n] each; a missing value is empty. `lines` are the line or row
-    numbers of the rows, as `unit` says.
-    """
+    """A table of records: `columns` of stripped texts, [n] each, and the `lines` of its rows."""
 
     where: str
     columns: dict[str, list[str]]
     lines: Sequence[int]
-    unit: str = "line"
 
     @classmethod
-    def read(
-        cls,
-        path: str,
-        *,
-        delimiter: str | None = None,
-        header: Sequence[str] | None = None,
-        where: str,
-    ) -> LabelTable:
-        """Read a table."""
+    def read(cls, path: str, *, where: str) -> LabelTable:
+        """Read a table, whose first line names the columns."""
         if path.endswith(".parquet"):
-            return cls._read_parquet(path, where)
-        rows = iter_csv(path, delimiter=delimiter, where=where)
-        first = next(rows, None)
-        if first is None:
+            columns = _read_parquet(path, where)
+            return cls(where, columns, range(1, 1 + max(map(len, columns.values()), default=0)))
+        rows = list(iter_csv(path, delimiter=None, where=where))
+        if not rows:
             raise ValueError(f"{where}: it is empty; write a first line with the columns' names")
-        line, values = first
-        names = [name.strip() for name in header or values]
-        if len(names) != len(values):
-            raise ValueError(
-                f"{where}: line {line}: got {len(values)} values, and "
-                f"dataset.annotations.header names {len(names)} columns; name them all"
-            )
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"{where}: line {line}: column {name!r} stands twice; rename one")
-        lines = [line] if header else []
-        columns: list[list[str]] = [[value.strip()] if header else [] for value in values]
-        for line, values in rows:
-            lines.append(line)
-            for column, value in zip(columns, values, strict=True):
-                column.append(value.strip())
-        return cls(where, dict(zip(names, columns, strict=True)), lines)
+        line, names = rows.pop(0)
+        names = [each.strip() for each in names]
+        if twice := [each for each in names if names.count(each) > 1]:
+            raise ValueError(f"{where}: line {line}: column {twice[0]!r} stands twice; rename one")
+        columns = {each: [values[n].strip() for _, values in rows] for n, each in enumerate(names)}
+        return cls(where, columns, [at for at, _ in rows])
 
-    @classmethod
-    def _read_parquet(cls, path: str, where: str) -> LabelTable:
-        import pyarrow as pa
-        import pyarrow.parquet as pq
-
-        try:
-            table = pq.read_table(path, partitioning=None)
-        except (OSError, pa.ArrowException) as error:
-            raise ValueError(
-                f"{where}: cannot be read as Parquet ({str(error).splitlines()[0][:100]})"
-            ) from error
-        columns = {name: list(map(_text, table[name].to_pylist())) for name in table.column_names}
-        return cls(where, columns, range(table.num_rows), "row")
-
-    def at(self, row: int) -> str:
-        """Return the line of a row, for messages."""
-        return f"{self.unit} {self.lines[row]}"
+    def error(self, row: int, said: str) -> ValueError:
+        """Return the error of a row."""
+        unit = "row" if isinstance(self.lines, range) else "line"
+        return ValueError(f"{self.where}: {unit} {self.lines[row]}: {said}")
 
     @property
     def shown(self) -> str:
@@ -145,21 +94,21 @@ class LabelTable:
         self.check(given)
         if (found := given or self.usual(known)) is not None:
             return found
-        remedy = f"name it by {setting}"
-        if len(self.columns) == 1:
-            remedy = "set dataset.annotations.delimiter"
-        raise ValueError(
-            f"{self.where}: no column {what}, such as {known[0]!r}; columns: {self.shown}; {remedy}"
-        )
+        said = f"no column {what} among {self.shown}; name it by {setting}"
+        raise ValueError(f"{self.where}: {said}, or separate columns by commas, tabs or semicolons")
 
-    def numbers(self, column: str) -> NDArray[np.float64]:
-        """Parse a column as numbers, float64 [n]."""
-        values = np.empty(len(self.lines))
-        for row, text in enumerate(self.columns[column]):
-            try:
-                values[row] = number_of(text, column)
-            except ValueError as error:
-                raise ValueError(f"{self.where}: {self.at(row)}: {error}") from None
+    def numbers(
+        self, columns: Sequence[str], parse: Callable[[str], float], remedy: str
+    ) -> NDArray[np.float64]:
+        """Parse columns, float64 [n, C]; the error of a wrong row names a `remedy`."""
+        values = np.full((len(self.lines), len(columns)), np.nan)
+        for place, name in enumerate(columns):
+            for row, text in enumerate(self.columns[name]):
+                try:
+                    values[row, place] = parse(text)
+                except ValueError as error:
+                    said = f"column {name!r}: {error}; correct it, or {remedy}"
+                    raise self.error(row, said) from error
         return values
 
     def rows_of(self, column: str) -> dict[str, list[int]]:
@@ -167,31 +116,33 @@ class LabelTable:
         rows: dict[str, list[int]] = {}
         for row, name in enumerate(self.columns[column]):
             if not name:
-                raise ValueError(
-                    f"{self.where}: {self.at(row)}: {column!r} is empty; fill it in, or remove the "
-                    f"{self.unit}"
-                )
+                raise self.error(row, f"{column!r} is empty; fill it in")
             rows.setdefault(plain(name), []).append(row)
         if not rows:
             raise ValueError(f"{self.where}: it contains no rows; nothing to read")
         return rows
 
 
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, list):
-        return "".join(f"{_text(item)}{LIST}" for item in value)
-    return str(int(value)) if isinstance(value, bool) else str(value).strip()
+def _read_parquet(path: str, where: str) -> dict[str, list[str]]:
+    from pyarrow import ArrowException, parquet
 
-
-def number_of(text: str, name: str) -> float:
-    """Parse a number; raise ValueError with the column's name."""
-    if not text:
-        raise ValueError(f"{name} is empty")
     try:
-        if "_" in text:  # Python allows underscores in numbers
-            raise ValueError
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{name} is {text[:100]!r}, expected a number") from None
+        columns = parquet.read_table(path, partitioning=None).to_pydict()
+    except (OSError, ArrowException) as error:
+        said = str(error).splitlines()[0][:100]
+        raise ValueError(f"{where}: cannot be read as Parquet ({said})") from error
+    return {name: list(map(_text, values)) for name, values in columns.items()}
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return "|".join(map(_text, value))
+    return "" if value is None else str(value).strip()
+
+
+def number_of(text: str, name: str = "it") -> float:
+    """Parse a number; raise ValueError with its name."""
+    with suppress(ValueError):
+        if "_" not in text:  # Python allows underscores in numbers
+            return float(text)
+    raise ValueError(f"{name} is {text[:100]!r}, expected a number")

@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import re
-from collections.abc import Sequence
-from functools import cache
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.user_errors import listing
 from penstock.datasets.files.access import absolute_path, is_url
 from penstock.datasets.files.clients import AccessDenied
-from penstock.datasets.files.listings import find_file
 from penstock.datasets.files.local_copies import copy_file, local_copy
+from penstock.datasets.files.remote import find_file
+from penstock.datasets.records.label_files import LabelFile
 from penstock.datasets.records.label_tables import IMAGE_COLUMNS, LabelTable
 from penstock.datasets.records.matching import matched
 from penstock.datasets.records.split_names import parts_among
@@ -26,153 +28,105 @@ from penstock.datasets.records.table import Table
 log = logging.getLogger(__name__)
 
 CLASSES_NAME = "classes.txt"
-_MOST_CLASSES = 1 << 24
-# Class ids must be below this number or the number of records.
-_MANY_CLASSES = 1 << 20
 # Numbers that reach both `_FEW_CLASSES` and `_SPARSE` times their distinct count are codes.
 _FEW_CLASSES = 1000
 _SPARSE = 10
-LABEL_VERSION = 3
+LABEL_VERSION = 5
 """Raise it when class ids of the same labels change: cached indexes hold class ids."""
 MISSING = ("", "NA", "NaN", "nan", "null")
 """Texts that mean a missing value."""
-LABEL_COLUMNS = ("key", "label")
 USUAL_LABELS = ("label", "class", "class_name", "label_name", "labelname", "category", "name")
 """Usual names of a label column, case-insensitive."""
-_NEGATIVE = re.compile(r"-\d+")
-
 
 Unlabelled = Literal["leave_out", "error"] | None
+PlaceOf = Callable[[int], str]
 LabelIds = tuple[NDArray[np.int32], tuple[str, ...]]
 """Class ids, int32 [n], and class names by id."""
 
 
-def names_from_folders(keys: Sequence[str], *, where: str) -> list[str]:
-    """Return the first folder of each key as its label."""
-    names = [key.partition("/")[0] if "/" in key else "" for key in keys]
-    if "" in names:
-        loose = [key for key, name in zip(keys, names, strict=True) if not name]
-        raise ValueError(
-            f"{where}: labels=folder: {len(loose):,} of {len(keys):,} files are outside class "
-            f"folders, such as {loose[0]!r}; move them, or type dataset.storage.labels=filename "
-            f"'dataset.storage.label_pattern=^([^_]+)_', dataset.storage.labels=<a CSV's path>, or "
-            f"dataset.storage.labels=null for none"
-        )
-    return names
-
-
 def _refuse_parts_below(keys: Sequence[str], place: str, *, where: str) -> None:
     """Raise ValueError for class folders that contain splits: the path is one level too high."""
-    below: dict[str, set[str]] = {}
-    for key in keys:
-        if key.count("/") > 1:
-            name, inner, _ = key.split("/", 2)
-            below.setdefault(name, set()).add(inner)
-    for name in sorted(below):
-        if parts := parts_among(below[name]):
-            folder = f"{place}{name}"
-            if place.startswith("dataset.storage.folder="):  # an archive is read one part at a time
-                folder = f"{folder}/{parts[0]}"
+    pairs = sorted({tuple(key.split("/")[:2]) for key in keys if key.count("/") > 1})
+    for name, group in groupby(pairs, lambda pair: pair[0]):
+        if parts := parts_among(inner for _, inner in group):
+            # An archive is read one part at a time.
+            part = f"/{parts[0]}" if place.startswith("dataset.storage.folder=") else ""
             raise ValueError(
-                f"{where}: its folder {name!r} holds {' and '.join(parts)}, which look like parts "
-                f"of one data set; to use them, type {folder}; if {name!r} is a class, name all "
-                f"classes with dataset.storage.classes=[...]"
+                f"{where}: its folder {name!r} holds {' and '.join(parts)}, parts of one data set; "
+                f"type {place}{name}{part}, or name all classes: dataset.storage.classes=[...]"
             )
 
 
 def names_from_pattern(texts: Sequence[str], pattern: str | None, *, where: str) -> list[str]:
     """Extract a label from each text, a file name or key, with the group of `pattern`."""
-    example = r"dataset.storage.label_pattern='^([^_]+)_' takes what stands before the first _"
-    if pattern is None:
-        raise ValueError(f"{where}: labels=filename needs a label_pattern; for example {example}")
+    where = f"{where}: label_pattern {pattern!r}"
+    example = r"for example dataset.storage.label_pattern='^([^_]+)_', the text before the first _"
     try:
-        compiled = re.compile(pattern)
-    except re.error as error:
-        raise ValueError(
-            f"{where}: label_pattern {pattern!r} is not a regular expression ({error}); {example}"
-        ) from error
-    group: str | int = "label" if "label" in compiled.groupindex else 1
-    if not compiled.groups:
-        raise ValueError(f"{where}: label_pattern {pattern!r} lacks a group ( ); {example}")
-    names = []
-    for text in texts:
-        match = compiled.search(text)
-        if match is None or not match.group(group):
-            raise ValueError(
-                f"{where}: label_pattern {pattern!r} finds no label in {text[:100]!r}; change it, "
-                f"{example}"
-            )
-        names.append(match.group(group))
+        compiled = re.compile(pattern or "")
+        names = [match[1] if (match := compiled.search(text)) else "" for text in texts]
+    except (re.error, IndexError) as error:
+        expected = "expected a regular expression with a group ( )"
+        raise ValueError(f"{where}: {error}; {expected}, {example}") from error
+    if "" in names:
+        text = texts[names.index("")]
+        raise ValueError(f"{where} finds no label in {text[:100]!r}; change it, {example}")
     return names
 
 
-def is_missing(label: str, classes: Sequence[str] | None, missing: Sequence[str] = MISSING) -> bool:
+def is_missing(label: str, classes: Sequence[str] | None) -> bool:
     """Return whether a text or negative number means a missing label and is not in `classes`."""
-    if label not in missing and _NEGATIVE.fullmatch(label) is None:
-        return False
-    return classes is None or label not in classes
+    looks_missing = label in MISSING or re.fullmatch(r"-\d+", label) is not None
+    return looks_missing and (classes is None or label not in classes)
 
 
-def listed(setting: str, *names: str) -> str:
-    """Return the setting that lists classes as the user types it, with the first `names`."""
-    more = [] if 1 < len(names) <= 8 else ["..."]
-    shown = [*(name[:100] for name in names[:8]), *more]
-    return f"'{setting}={json.dumps(shown, ensure_ascii=False, separators=(',', ':'))}'"
+def no_label(label: str, setting: str = "dataset.storage.classes") -> str:
+    """Return the message for a label that `is_missing`."""
+    return (
+        f"the label is missing ({label!r:.110}); fill it in, leave the record out, or, if it is a "
+        f"class, list all classes in {setting}"
+    )
+
+
+def refuse_missing(
+    labels: Sequence[str], classes: Sequence[str] | None, *, place_of: PlaceOf, where: str
+) -> None:
+    """Raise ValueError for a label that `is_missing`."""
+    wrong = {label for label in set(labels) if is_missing(label, classes)}
+    for row, label in enumerate(labels if wrong else ()):
+        if label in wrong:
+            raise ValueError(f"{where}: {place_of(row)}: {no_label(label)}")
 
 
 def read_labels(
-    path: str,
-    columns: tuple[str, str],
-    *,
-    classes: Sequence[str] | None = None,
-    where: str,
+    path: str, columns: tuple[str, str] | None, *, classes: Sequence[str] | None = None, where: str
 ) -> dict[str, str]:
     """Read labels by name from two columns of a table."""
     if not os.path.exists(path):
-        raise ValueError(
-            f"{where}: labels={path!r}: no such file; expected 'folder', 'filename', null or the "
-            f"path of a table with the columns {','.join(columns)}"
-        )
+        expected = "'folder', 'filename', null or the path of a table"
+        raise ValueError(f"{where}: labels={path!r}: no such file; expected {expected}")
     table = LabelTable.read(path, where=f"{where}: labels={path}")
-    usual = columns == LABEL_COLUMNS and not set(columns) <= set(table.columns)
-    given = (None, None) if usual else columns
+    given = columns or (None, None)
     setting = "dataset.storage.label_columns=[KEY,LABEL]"
     key = table.column(given[0], IMAGE_COLUMNS, "of names", setting)
     cells = table.columns[table.column(given[1], USUAL_LABELS, "of labels", setting)]
-    labels: dict[str, str] = {}
-    several: list[tuple[int, int]] = []
-    for name, rows in table.rows_of(key).items():
-        for row in rows:
-            if not cells[row]:
-                raise ValueError(
-                    f"{table.where}: {table.at(row)}: the label is empty; fill it in or remove the "
-                    f"{table.unit}"
-                )
-            if is_missing(cells[row], classes):
-                raise ValueError(
-                    f"{table.where}: {table.at(row)}: the label is missing ({cells[row]!r}); fill "
-                    f"it in or remove the {table.unit}, or, if it is a class, list all classes: "
-                    f"{listed('dataset.storage.classes', cells[row])}"
-                )
-        labels[name] = cells[rows[0]]
-        several += [(rows[0], row) for row in rows if cells[row] != cells[rows[0]]][:1]
-    if several:
-        first, other = several[0]
-        raise ValueError(
-            f"{table.where}: {table.at(other)}: {table.columns[key][other][:100]!r} is "
-            f"{cells[other][:100]!r} here and {cells[first][:100]!r} above, and so are "
-            f"{len(several):,} names; keep one row of each; if an image shows several objects, "
-            f"such as faces, type dataset/annotations=labels_csv for several labels or boxes_csv "
-            f"for boxes, or crop each object to an image"
-        )
-    return labels
+    rows = table.rows_of(key)
+    missing = {cell for cell in set(cells) if is_missing(cell, classes)}
+    for row, cell in enumerate(cells if missing else ()):
+        if cell in missing:
+            raise table.error(row, no_label(cell))
+    for first, row in ((at[0], other) for at in rows.values() for other in at):
+        if cells[first] != cells[row]:
+            raise table.error(
+                row,
+                f"{table.columns[key][row][:100]!r} is {cells[row][:100]!r} here and "
+                f"{cells[first][:100]!r} above; keep one row of each name; for several objects in "
+                f"an image, such as faces, type dataset/annotations=labels_csv or boxes_csv",
+            )
+    return {name: cells[at[0]] for name, at in rows.items()}
 
 
 def class_ids(names: Sequence[str], classes: Sequence[str] | None, *, where: str) -> LabelIds:
-    """Assign class ids, int32 [n], to label names; also return the class names.
-
-    By default the classes are the sorted names (numbers by value).
-    """
+    """Assign class ids, int32 [n], to names; default classes are the sorted names or numbers."""
     found = set(names)
     if classes is None:
         numbers = all(name.isdecimal() for name in found)
@@ -180,20 +134,13 @@ def class_ids(names: Sequence[str], classes: Sequence[str] | None, *, where: str
     ids = {name: i for i, name in enumerate(classes)}
     if len(ids) < len(classes):
         twice = next(name for i, name in enumerate(classes) if ids[name] != i)
-        raise ValueError(
-            f"{where}: class {twice[:100]!r} stands twice in classes; name every class once"
-        )
+        raise ValueError(f"{where}: class {twice!r:.100} stands twice in classes; name it once")
     if unknown := sorted(found - ids.keys()):
         raise ValueError(
             f"{where}: class {unknown[0][:100]!r} is not among the {len(ids)} classes "
-            f"({_shortened(classes)}); remove its files, or add it to "
-            f"the training data (or to classes, if those are given)"
+            f"({listing(classes, 8)}); correct it, or add it to the training data or to classes"
         )
     return np.fromiter((ids[name] for name in names), np.int32, len(names)), tuple(classes)
-
-
-def _shortened(names: Sequence[str]) -> str:
-    return ", ".join(name[:100] for name in names[:8]) + (", ..." if len(names) > 8 else "")
 
 
 def column_ids(
@@ -201,67 +148,33 @@ def column_ids(
     *,
     names: Sequence[str] | None = None,
     classes: Sequence[str] | None = None,
-    missing: Sequence[str] = MISSING,
+    place_of: PlaceOf = "record {}".format,
     where: str,
 ) -> LabelIds:
     """Assign class ids, int32 [n], to a column of labels; also return the class names by id.
 
-    Numbers are class ids, named by `names` or by their digits. Numbers with large gaps are codes:
-    their ids follow their order, with a warning. `classes` sets the ids, so that equal names have
-    equal ids in all splits. `missing` texts mean a missing label, unless they are in `classes`.
+    Numbers are class ids, named by `names` or by their digits; numbers with large gaps are codes.
     """
     if not isinstance(values, np.ndarray):
-        wrong = {name for name in set(values) if is_missing(name, classes, missing)}
-        if wrong:
-            row = next(row for row, name in enumerate(values) if name in wrong)
-            raise ValueError(
-                f"{where}: the label of record {row} is missing ({values[row]!r}); fill it in or "
-                f"remove the record, or, if it is a class, list all classes: "
-                f"{listed('dataset.storage.classes', values[row])}"
-            )
+        refuse_missing(values, classes, place_of=place_of, where=where)
         return class_ids(values, classes, where=where)
     numbers = values.astype(np.int64)
-    for row in np.flatnonzero(numbers < 0).tolist():
-        if names is not None or is_missing(str(numbers[row]), classes):
-            raise ValueError(
-                f"{where}: label {numbers[row]} in record {row}, expected 0 or more; give every "
-                f"record a label, leave the column out, or, if it is a class of numbers without "
-                f"names, list all classes: {listed('dataset.storage.classes', str(numbers[row]))}"
-            )
-    if names is None:
-        return _number_ids(numbers, classes, where=where)
-    if (highest := int(numbers.max(initial=-1))) >= len(names):
-        raise ValueError(f"{where}: label {highest}, but the data names {len(names)} classes")
-    if classes is None or tuple(classes) == tuple(names):
-        return numbers.astype(np.int32), tuple(names)
-    used = np.unique(numbers)
-    ids = np.zeros(len(names), np.int32)
-    ids[used], found = class_ids([names[i] for i in used.tolist()], classes, where=where)
-    return ids[numbers], found
-
-
-def _number_ids(
-    numbers: NDArray[np.int64], classes: Sequence[str] | None, *, where: str
-) -> LabelIds:
-    """Assign class ids to integers without names; see `column_ids`."""
+    if numbers.min(initial=0) < 0:
+        refuse_missing(list(map(str, numbers)), classes, place_of=place_of, where=where)
     highest = int(numbers.max(initial=-1))
-    if classes is None and highest >= max(_MANY_CLASSES, len(numbers)):
-        raise ValueError(
-            f"{where}: label {highest} in {len(numbers):,} records is not a class id; name the "
-            f"column that holds the labels, or list all classes: "
-            f"{listed('dataset.storage.classes', str(highest))}"
-        )
-    if classes is None and not are_codes(numbers):
-        return numbers.astype(np.int32), tuple(map(str, range(highest + 1)))
+    if names is not None and not (0 <= numbers.min(initial=0) and highest < len(names)):
+        raise ValueError(f"{where}: label {highest}, but the data names {len(names)} classes")
+    if classes is None and not (names is None and are_codes(numbers)):
+        return numbers.astype(np.int32), tuple(names or map(str, range(highest + 1)))
     used, places = np.unique(numbers, return_inverse=True)
-    ids, names = class_ids(list(map(str, used.tolist())), classes, where=where)
+    texts = [str(number) if names is None else names[number] for number in used.tolist()]
+    ids, found = class_ids(texts, classes, where=where)
     if classes is None:
         log.warning(
-            "%s: %s different numbers up to %s are codes of classes, numbered from 0 in their "
-            "order; to number them otherwise, list all classes: %s",
-            where, f"{len(used):,}", highest, listed("dataset.storage.classes", *names),
+            "%s: %s numbers up to %s are codes of classes, whose ids follow their order; for other "
+            "ids, list all in dataset.storage.classes", where, f"{len(used):,}", highest,
         )  # fmt: skip
-    return ids[places], names
+    return ids[places], found
 
 
 def are_codes(numbers: NDArray[Any]) -> bool:
@@ -273,84 +186,50 @@ def are_codes(numbers: NDArray[Any]) -> bool:
 def check_labels(labels: NDArray[Any], names: tuple[str, ...] | None, *, where: str) -> LabelIds:
     """Check that integers [N] are class ids; return them as int32 with the class names."""
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise ValueError(
-            f"{where}: label is {labels.dtype} {list(labels.shape)}, expected integers [N], "
-            f"class ids from 0 on; save it so, or give the file another name"
-        )
-    most = _MOST_CLASSES if names is None else len(names)
-    wrong = np.flatnonzero((labels < 0) | (labels >= most))
-    if wrong.size:
-        known = "" if names is None else f": there are {most} classes"
-        raise ValueError(
-            f"{where}: label {labels[wrong[0]]} in row {wrong[0]}, expected 0 to {most - 1}"
-            f"{known}; correct it, or leave such rows out"
-        )
+        said = f"{labels.dtype} {list(labels.shape)}"
+        raise ValueError(f"{where}: label is {said}, expected integers [N], class ids from 0 on")
     if names is None and are_codes(labels):
-        count, highest = len(np.unique(labels)), int(labels.max())
         raise ValueError(
-            f"{where}: label {highest} among {count:,} different labels is a code, expected class "
-            f"ids; save np.unique(labels, return_inverse=True)[1] instead, or name the classes 0 "
-            f"to {highest} by id in {CLASSES_NAME}"
+            f"{where}: label {labels.max()} is a code, expected class ids; save "
+            f"np.unique(labels, return_inverse=True)[1], or name all classes in {CLASSES_NAME}"
         )
-    names = names or tuple(str(i) for i in range(int(labels.max()) + 1))
-    return labels.astype(np.int32), names
+    return column_ids(labels, names=names, place_of="row {}".format, where=where)
 
 
 def read_class_names(folder: str, *, where: str) -> tuple[str, ...] | None:
     """Read the class names in a folder's ``classes.txt``; return None without the file."""
+    path = f"{folder}/{CLASSES_NAME}"
     try:
-        path = Path(folder, CLASSES_NAME)
         if is_url(folder):
-            url = f"{folder}/{CLASSES_NAME}"
-            if (found := find_file(url)) is None:
-                return None
-            path = copy_file(url, found)
-        text = path.read_text(encoding="utf-8-sig")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except AccessDenied:
-        _tell_denied(f"{folder}/{CLASSES_NAME}")
+            found = find_file(path)
+            path = "" if found is None else str(copy_file(path, found))
+        text = Path(path).read_text(encoding="utf-8-sig") if path else None
+    except (FileNotFoundError, NotADirectoryError, AccessDenied):  # S3 may deny a missing file
         return None
     except (OSError, UnicodeDecodeError) as error:
         raise ValueError(f"{where}: {CLASSES_NAME} cannot be read ({error})") from error
-    return name_lines(text, where=f"{where}: {CLASSES_NAME}")
+    return None if text is None else name_lines(text, where=f"{where}: {CLASSES_NAME}")
 
 
 def name_lines(text: str, *, where: str) -> tuple[str, ...]:
     """Split a file of class names into lines, without blank lines at the end."""
-    names = text.split("\n")
-    while names and not names[-1].strip():
-        names.pop()
-    for number, name in enumerate(names, start=1):
+    names = tuple(text.rstrip().split("\n")) if text.strip() else ()
+    for line, name in enumerate(names, 1):
         if not name.strip():
-            raise ValueError(f"{where}: line {number} is blank; name the class, or remove the line")
-    return tuple(names)
-
-
-@cache
-def _tell_denied(url: str) -> None:
-    """Warn once that a file with denied access counts as missing."""
-    log.warning(
-        "%s: access is denied, which S3 also says of a file that is not there, to a key that may "
-        "not list its bucket; taken as not there",
-        url,
-    )
+            raise ValueError(f"{where}: line {line} is blank; name the class, or remove the line")
+    return names
 
 
 def class_names(
-    folder: str | None, classes: Sequence[str] | None, *, where: str
+    folder: str, classes: Sequence[str] | None, *, where: str
 ) -> tuple[str, ...] | None:
     """Return the given class names, or the lines of ``classes.txt``; ValueError if they differ."""
     given = None if classes is None else tuple(classes)
-    names = None if folder is None else read_class_names(folder, where=where)
-    if names is None:
-        return given
-    if given is not None and names != given:
-        raise ValueError(
-            f"{where}: {CLASSES_NAME} has other classes than dataset.storage.classes or the "
-            f"training data; give both the same names in the same order"
-        )
-    return names
+    names = read_class_names(folder, where=where)
+    if names is not None and given is not None and names != given:
+        said = f"{listing(names)}; expected {listing(given)}, as in the config or training data"
+        raise ValueError(f"{where}: {CLASSES_NAME} has the classes {said}")
+    return names or given
 
 
 def check_images(shape: Sequence[int], dtype: str, *, where: str) -> None:
@@ -363,137 +242,82 @@ def images_fault(shape: Sequence[int], dtype: str, *, remedy: str) -> str | None
     """Return why arrays are not decoded images, with a remedy; return None if they are."""
     if dtype == "|u1" and len(shape) == 4 and shape[-1] in (1, 3, 4):
         return None
-    if dtype == "|u1" and len(shape) == 4 and shape[1] in (1, 3, 4):
-        remedy = "put the channels last: images.transpose(0, 2, 3, 1)"
-    elif dtype == "|u1" and len(shape) == 3:
-        remedy = "give them an axis of channels: images[..., None]"
-    return (
-        f"images are {np.dtype(dtype)} {list(shape)}, expected uint8 [N, H, W, C] with 1, 3 or 4 "
-        f"channels; {remedy}"
-    )
+    if dtype == "|u1":
+        remedy = "transpose them, or add an axis of channels: images[..., None]"
+    got = f"{np.dtype(dtype)} {list(shape)}"
+    return f"images are {got}, expected uint8 [N, H, W, C] with 1, 3 or 4 channels; {remedy}"
 
 
-class FileLabels(NamedTuple):
-    """The labels of files, from their folder, their name or a CSV.
+@dataclass
+class FileLabels:
+    """The labels of files: ``folder``, ``filename``, a CSV's path, which may start at `folder`.
 
-    Attributes:
-        source: ``folder``, ``filename``, ``file`` (labels in the files), the absolute path of a
-            CSV, or None for no labels.
-        pattern: For ``filename``: a regular expression whose group is the label.
-        columns: The key and label columns of a CSV.
-        unlabelled: Rule for files without a row in the CSV; see `matching.check_missing`.
-        folder: The data's folder.
+    `unlabelled` is the rule of `matching.matched`. `place` is the setting of the files' folder.
     """
 
     source: str | None
     pattern: str | None
-    columns: tuple[str, str]
+    columns: tuple[str, str] | None
     unlabelled: Unlabelled
     folder: str
+    place: str
 
-    @classmethod
-    def of(
-        cls,
-        labels: str | None,
-        pattern: str | None,
-        columns: Sequence[str],
-        unlabelled: Unlabelled,
-        *,
-        folder: str,
-        own: bool = False,
-    ) -> FileLabels:
-        """Interpret the configured labels; a relative CSV path may start at the data's `folder`."""
-        if labels not in (None, "folder", "filename") and not (own and labels == "file"):
-            inside = os.path.join(folder, labels)
-            labels = labels if is_url(labels) or os.path.exists(labels) else inside
-            labels = absolute_path(labels)
-            if is_url(labels) and find_file(labels) is not None:
-                labels = local_copy(labels)
-        key, label = columns
-        return cls(labels, pattern, (key, label), unlabelled, folder)
+    def __post_init__(self) -> None:
+        if (path := self.source) not in (None, "folder", "filename"):
+            there = is_url(path) or os.path.exists(path)
+            path = absolute_path(path if there else os.path.join(self.folder, path))
+            self.source = local_copy(path) if is_url(path) else path
 
-    def add_to(
-        self, found: Table, classes: Sequence[str] | None, *, where: str, place: str
-    ) -> Table:
-        """Label the files of a scan; drop files that lack a row in the CSV.
-
-        `place` is the override for the data's folder: ``dataset.storage.path=pets/``.
-        """
-        assert self.source is not None
-        texts = found.keys(np.arange(len(found)))
-        names: Sequence[str | None]
+    def add_to(self, found: Table, classes: Sequence[str] | None, *, where: str) -> Table:
+        """Label the files of a scan, if they have labels; drop files without a row in the CSV."""
+        keys = found.keys(np.arange(len(found)))
+        if self.source is None or (self.source == "folder" and not any("/" in k for k in keys)):
+            return found
         if self.source == "folder":
-            names = names_from_folders(texts, where=where)
+            if loose := [key for key in keys if "/" not in key]:
+                raise ValueError(
+                    f"{where}: labels=folder: {len(loose):,} of {len(keys):,} files are outside "
+                    f"class folders, such as {loose[0]!r}; move them, or set "
+                    f"dataset.storage.labels to filename, the path of a table, or null for none"
+                )
             if classes is None:
-                _refuse_parts_below(texts, place, where=where)
+                _refuse_parts_below(keys, self.place, where=where)
+            names = [key.partition("/")[0] for key in keys]
         elif self.source == "filename":
-            bare = [text.rpartition("/")[2] for text in texts]
+            bare = [key.rpartition("/")[2] for key in keys]
             names = names_from_pattern(bare, self.pattern, where=where)
         else:
             labels = read_labels(self.source, self.columns, classes=classes, where=where)
             entries = matched(
-                texts,
-                list(labels),
-                self.unlabelled,
-                place=self.folder,
-                where=f"{where}: labels={self.source}",
-                taken="left out",
-                setting="dataset.storage.unlabelled=leave_out",
-                its_own=False,
-            )
-            names = [None if entry is None else labels[entry] for entry in entries]
-        given = [name for name in names if name is not None]
-        if not given and names:
-            raise ValueError(f"{where}: labels={self.source}: no file has a label there")
-        ids, class_names = class_ids(given, classes, where=where)
-        if len(given) < len(names):
-            rows = np.array([row for row, name in enumerate(names) if name is not None])
-            taken = found.take(rows)
-            found = found.replaced(keys=taken.raw_keys(), columns=taken.arrays)
-        return found.replaced(columns={**found.arrays, "label": ids}, class_names=class_names)
+                keys, list(labels), self.unlabelled,
+                place=self.folder, where=f"{where}: labels={self.source}", its_own=False,
+                remedy="type dataset.storage.unlabelled=leave_out to leave them out",
+            )  # fmt: skip
+            names = [labels[entry] for entry in entries if entry is not None]
+            found = found.take(np.flatnonzero([entry is not None for entry in entries]))
+        ids, class_names = class_ids(names, classes, where=where)
+        columns = {**found.arrays, "label": ids}
+        return found.replaced(columns=columns, class_names=class_names)
 
     def csv_version(self) -> list[int] | None:
-        """Return size and mtime in ns of the CSV, to detect changes; None without a CSV."""
-        if self.source in (None, "folder", "filename", "file"):
-            return None
-        try:
-            status = os.stat(self.source)
-        except OSError:
-            return None
-        return [status.st_size, status.st_mtime_ns]
+        file = LabelFile.at(self.source or "")
+        return None if file is None else [file.size_bytes, file.mtime_ns]
 
 
 def refuse_twice(
-    keys: Sequence[bytes], *, where: str, remedy: str = "take a column whose values differ"
+    keys: Sequence[bytes], *, place_of: PlaceOf = "record {}".format, where: str, remedy: str
 ) -> None:
     """Raise ValueError for a duplicate key."""
-    if rows := find_twice(keys):
-        raise ValueError(
-            f"{where}: key {keys[rows[0]].decode(errors='backslashreplace')!r:.100} stands twice, "
-            f"in the records {rows[0]} and {rows[1]}; {remedy}"
-        )
-
-
-def find_twice(keys: Sequence[bytes]) -> tuple[int, int] | None:
-    """Return two rows with the same key, or None."""
-    if len(set(keys)) == len(keys):
-        return None
     seen: dict[bytes, int] = {}
-    return next(
-        (seen[key], row) for row, key in enumerate(keys) if seen.setdefault(key, row) != row
-    )
-
-
-def _quoted(value: Any) -> str:
-    return repr(value[:100] if isinstance(value, str) else value)[:110]
+    for row, key in enumerate(keys if len(set(keys)) < len(keys) else ()):
+        if (first := seen.setdefault(key, row)) != row:
+            shown = f"{key.decode('utf-8', 'backslashreplace')!r:.100}"
+            places = f"{place_of(first)} and {place_of(row)}"
+            raise ValueError(f"{where}: key {shown} stands twice, in {places}; {remedy}")
 
 
 class StreamLabels:
-    """Map the labels of a stream to class ids, without seeing all labels first.
-
-    `classes` are names by id, or their number, or by default the lines of ``classes.txt`` in
-    `folder`. Without class names, labels must be ids.
-    """
+    """Map labels to class ids by class names, their number, or the ``classes.txt`` of `folder`."""
 
     def __init__(self, classes: Sequence[str] | int | None, *, folder: str = "") -> None:
         if classes is None and folder:
@@ -506,17 +330,8 @@ class StreamLabels:
 
     def id_of(self, label: Any) -> int:
         """Return the class id of a label, which is an id or a class name."""
-        if isinstance(label, str) and label in self._ids:
-            return self._ids[label]
-        if isinstance(label, int) and not isinstance(label, bool):
-            if label >= 0 and (self.names is None or label < len(self.names)):
-                return label
-        if self.names is None:
-            raise ValueError(
-                f"label {_quoted(label)} is not a class id; give the class names by id: "
-                f"dataset.source.classes=[...]"
-            )
-        raise ValueError(
-            f"label {_quoted(label)} is not among the {len(self.names)} classes; correct it, or "
-            f"dataset.source.classes"
-        )
+        number = self._ids.get(label, label) if isinstance(label, str) else label
+        if type(number) is int and number >= 0 and (self.names is None or number < len(self.names)):
+            return number
+        known = "a class id" if self.names is None else f"among the {len(self.names)} classes"
+        raise ValueError(f"label {label!r:.110} is not {known}; set dataset.source.classes=[...]")

@@ -14,34 +14,22 @@ SPLIT_OF = {
 _WORD = re.compile(rf"(?<![A-Za-z])({'|'.join(SPLIT_OF)})(?![A-Za-z])", re.IGNORECASE)
 
 
-def split_named(name: str) -> tuple[str, str] | None:
-    """Return the split in `name`, and `name` with ``{}`` in its place; None unless exactly one."""
-    found = list(_WORD.finditer(name))
-    if len(found) != 1:
-        return None
-    [word] = found
-    return SPLIT_OF[word[0].lower()], f"{name[: word.start()]}{{}}{name[word.end() :]}"
-
-
-def is_split_word(name: str) -> bool:
-    """Return whether a name is a split word, case-insensitive."""
-    return name.lower() in SPLIT_OF
-
-
 def alike(names: Iterable[str]) -> Iterator[dict[str, list[str]]]:
     """Group names that differ only in the split; yield the group with the shortest names first."""
     groups: dict[str, dict[str, list[str]]] = {}
     for name in sorted(names):
-        if (found := split_named(name)) is not None:
-            groups.setdefault(found[1].lower(), {}).setdefault(found[0], []).append(name)
+        words = list(_WORD.finditer(name))
+        if len(words) == 1:
+            template = _WORD.sub("{}", name).lower()
+            of_split = groups.setdefault(template, {})
+            of_split.setdefault(SPLIT_OF[words[0][0].lower()], []).append(name)
     yield from (groups[template] for template in sorted(groups, key=len))
 
 
 def parts_among(names: Iterable[str]) -> tuple[str, str] | None:
     """Return two of `names` that look like splits of one data set, or None."""
     for found in alike(names):
-        if len(found) > 1:
-            first, other, *_ = (found[split][0] for split in ("train", "val", "test")
-                                if split in found)  # fmt: skip
-            return first, other
+        first = [found[split][0] for split in ("train", "val", "test") if split in found]
+        if len(first) > 1:
+            return first[0], first[1]
     return None

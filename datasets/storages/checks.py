@@ -25,23 +25,18 @@ def missing_data(config: Mapping[str, Any]) -> Iterator[Problem]:
     )  # else tables
     for key in ("dataset.storage.path", "dataset.source.path", *(_PARTS if has_path else ())):
         path = value_at(config, key)
-        try:
-            if path == "":
-                text = "'' given, expected a path (is a variable unset?)"
-                yield Problem(key, f"{text}; type {key}=. for the working directory")
-            elif isinstance(path, str) and path not in GENERATED and missing_path(path):
-                yield Problem(key, _not_found(key, path))
-        except ValueError as error:
-            yield Problem(key, str(error))
+        if path == "":
+            yield Problem(key, f"'' given, expected a path; type {key}=. for the working directory")
+        elif isinstance(path, str) and path not in GENERATED and missing_path(path):
+            yield Problem(key, _not_found(key, path))
 
 
 def _not_found(key: str, path: str) -> str:
     if (near := nearest_path(path)) is not None:
         return f"{path!r} not found; type {shlex.quote(f'{key}={near}')}"
     folder = next(each for each in Path(path).expanduser().absolute().parents if each.exists())
-    demo = "" if key in _PARTS else ", or demo for the generated set"
     text = f"{path!r} not found; the nearest existing folder is {str(folder)!r}"
-    return f"{text}; type {key}=<folder or file>{demo}"
+    return f"{text}; type {key}=<folder or file>"
 
 
 @checks("source", needs=("dataset.source",))
@@ -51,14 +46,12 @@ def source_of_stream(config: Mapping[str, Any]) -> Iterator[Problem]:
     A checkpoint acknowledges the messages of a queue in the order of the queue.
     """
     source = config["dataset"]["source"]
-    key, epochs = "trainer.max_epochs", value_at(config, "trainer.max_epochs")
-    if is_read_once(str(source.get("path"))) and epochs != 1:
-        yield Problem(key, f"{epochs} given, the stream can be read once; type {key}=1")
     expected: dict[str, Any] = {} if {"path", "topic"} & source.keys() else dict.fromkeys(_PARTS)
     if "queue" in source:
         expected |= {"dataset.lanes": 1, "dataset.shuffle_window": 0}
+    if is_read_once(str(source.get("path"))):
+        expected["trainer.max_epochs"] = 1
     for key, value in expected.items():
         if (given := value_at(config, key)) != value:
-            remedy = f"{key}={'null' if value is None else value}"
-            text = f"{given!r} given, {source['_target_']} has one part in one order"
-            yield Problem(key, f"{text}; type {remedy}")
+            text = f"{given!r} given, {source['_target_']} is read once, as one part and in order"
+            yield Problem(key, f"{text}; type {key}={'null' if value is None else value}")

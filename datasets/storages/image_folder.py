@@ -3,54 +3,48 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Storage, Writer
-from penstock.core.parts import PackPlan, Part, PartSummary, Written, written_keys
+from penstock.core.machine_cache import signature_of
+from penstock.core.parts import PackPlan, Part, PartSummary, written_keys
 from penstock.core.registry import register
-from penstock.core.sample import BadRecord, Record
-from penstock.datasets.files.access import (
-    MissingFile,
-    absolute_path,
-    is_url,
-    read_each,
-    read_file,
-)
-from penstock.datasets.files.clients import side_by_side
+from penstock.core.sample import BadRecord, Record, RecordError
+from penstock.datasets.files.access import MissingFile, absolute_path, is_url, read_each, read_file
+from penstock.datasets.files.clients import Found
 from penstock.datasets.files.data_files import (
     IMAGE_ENDINGS,
-    Scan,
+    field_of,
     no_images,
+    scan_files,
+    scan_listing,
 )
-from penstock.datasets.files.listings import find_file
-from penstock.datasets.records.folder_storage import FolderStorage
-from penstock.datasets.records.labels import (
-    FileLabels,
-    Unlabelled,
-    class_ids,
-    names_from_folders,
-)
-from penstock.datasets.records.table import Table, numbered
+from penstock.datasets.files.remote import list_files
+from penstock.datasets.records.indexed_storage import IndexedStorage
+from penstock.datasets.records.labels import FileLabels, Unlabelled, class_ids
+from penstock.datasets.records.table import Table
 
-_NAME_BYTES = 255  # the limit of file systems
+_SPOT_CHECKS = 64
 _PATH_BYTES = 2048
-_CHUNK = 1 << 16
+# Names of at most 255 bytes, the limit of file systems, without leading dots.
+_NAME = rb"[^./\\\0-\x1f\x7f][^/\\\0-\x1f\x7f]{0,254}"
+_PATH = re.compile(rb"(?:%b/)*%b" % (_NAME, _NAME))
 
 
 @register("storage", "image_folder")
-class ImageFolder(FolderStorage):
-    """Image files below a folder, found by a scan or named by a pattern.
+class ImageFolder(IndexedStorage):
+    """Image files below a folder.
 
     Records have the fields ``image`` (the file's bytes) and, with labels, ``label``. With other
-    `endings`, the field is ``audio``, or the ending. Keys are paths relative to the folder.
-    Empty and unreadable files stay records and are reported as bad samples on use.
+    `endings`, the field is ``audio``, or the ending. Keys are paths relative to the folder. Links
+    are followed, and names that begin with a dot are left out. Empty and unreadable files are bad
+    samples.
 
     Args:
         path: The folder, or its URL.
@@ -58,22 +52,16 @@ class ImageFolder(FolderStorage):
             or None.
         label_pattern: For ``filename``: a regular expression whose group is the label.
         label_columns: For a CSV: the column of the files' paths below `path`, with or without their
-            ending, and the column of their labels.
+            ending, and the column of their labels; None: their usual names.
         unlabelled: Drop files without a row in the CSV (``leave_out``), or raise an ``error``.
             None: drop and report them, but raise if they are more than half.
-        pattern: File names in place of a scan, such as ``img_{:07d}.jpg``, which stores nothing for
-            each file. With the default labels, a pattern without a folder gives no labels.
-        count: The number of files that `pattern` names.
-        start: The number in the first file name.
         classes: Class names by id; None: the classes found, sorted (numbers by their value).
-        follow_symlinks: Include linked files and folders.
-        hidden: Include names that begin with a dot.
         endings: Endings of image files, in any case.
     """
 
     name = "image_folder"
-    holds = "images"
     reads_urls = True
+    _listed: Sequence[Found] | None = None
 
     def __init__(
         self,
@@ -81,127 +69,81 @@ class ImageFolder(FolderStorage):
         *,
         labels: str | None = "folder",
         label_pattern: str | None = None,
-        label_columns: tuple[str, str] = ("key", "label"),
+        label_columns: tuple[str, str] | None = None,
         unlabelled: Unlabelled = None,
-        pattern: str | None = None,
-        count: int | None = None,
-        start: int = 0,
         classes: list[str] | None = None,
-        follow_symlinks: bool = True,
-        hidden: bool = False,
         endings: tuple[str, ...] = IMAGE_ENDINGS,
     ) -> None:
         self.path = absolute_path(path)
-        self.labels = FileLabels.of(
-            labels, label_pattern, label_columns, unlabelled, folder=self.path
-        )
-        self.pattern = pattern
-        self.count = count
-        self.start = start
+        place = f"dataset.storage.path={self.path}/"
+        self.labels = FileLabels(labels, label_pattern, label_columns, unlabelled, self.path, place)
         self.classes = None if classes is None else tuple(classes)
-        self.follow_symlinks = follow_symlinks
-        self.hidden = hidden
         self.endings = tuple(endings)
-        if (pattern is None) != (count is None):
-            raise ValueError(f"{self}: pattern and count belong together; got only one of them")
-        if pattern is not None:
-            self._check_pattern(pattern)
 
-    @property
-    def is_remote(self) -> bool:  # type: ignore[override]
-        """Return whether a scan lists the files of a URL; a pattern notices no change."""
-        return super().is_remote and self.pattern is None
+    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
+        field, most = field_of(self.endings), self.max_record_bytes
+
+        def read(key: bytes) -> dict[str, Any] | str:
+            path = f"{self.path}/{os.fsdecode(key)}"
+            try:
+                return {field: read_file(path, root=self.path, max_bytes=most)}
+            except RecordError as error:
+                return str(error)
+
+        return self.records(indices, read_each(read, self.index.raw_keys(indices), place=self.path))
 
     def mark(self) -> Any:
-        """Return the state of the labels' CSV; a URL is listed only without a pattern."""
-        if self.pattern is not None and is_url(self.path):
-            return [None, self.labels.csv_version()]
-        return super().mark()
+        """Return the state of the label CSV and of a URL's listing, but not of local folders."""
+        if is_url(self.path):
+            self._listed = list_files(self.path)
+            return [signature_of(files=self._listed), self.labels.csv_version()]
+        if not os.path.isdir(self.path):
+            got, remedy = "nothing there", "set dataset.storage.path"
+            if os.path.exists(self.path):
+                got, remedy = "a file", f"type dataset.storage.path={os.path.dirname(self.path)}"
+            raise ValueError(f"{self}: expected a folder of images, got {got}; {remedy}")
+        return self.labels.csv_version()
 
     def is_current(self, index: Table, mark: Any) -> bool:
-        """Return whether the CSV and all folders are unchanged."""
-        if self.pattern is not None:
-            return bool(index.metadata.get("mark") == mark)
-        return super().is_current(index, mark)
-
-    def nothing(self, found: Scan) -> str:
-        """Explain that no images were found, and list the other files."""
-        remedy = "set dataset.storage.path, or take another dataset=..."
-        return no_images(found.others, self.endings, remedy)
-
-    def remedy(self) -> str:
-        """Return the option to set, with the folder that a list of files names."""
-        return f"set dataset.storage.path{_folder_beside(self.path)}"
-
-    def _check_pattern(self, pattern: str) -> None:
-        assert self.count is not None
-        if self.count < 0 or self.start < 0:
-            raise ValueError(f"{self}: count and start must be 0 or more")
+        """Return whether labels, the times of folders, and sizes of a few files are unchanged."""
+        if is_url(self.path) or not super().is_current(index, mark):
+            return super().is_current(index, mark)
+        rows = np.linspace(0, len(index) - 1, min(_SPOT_CHECKS, len(index))).astype(np.int64)
+        sizes = zip(index.raw_keys(rows), index.values("size_bytes", rows).tolist(), strict=True)
         try:
-            distinct = pattern.format(0) != pattern.format(1)
-        except (ValueError, IndexError, KeyError, AttributeError, TypeError) as error:
-            raise ValueError(
-                f"{self}: pattern {pattern!r} does not format a number ({error}); expected one "
-                f"like img_{{:07d}}.jpg"
-            ) from error
-        if not distinct:
-            raise ValueError(
-                f"{self}: pattern {pattern!r} gives every file one name; put the number in, as "
-                f"in img_{{:07d}}.jpg"
+            return all(
+                os.stat(os.path.join(self.path, folder)).st_mtime_ns == mtime_ns
+                for folder, mtime_ns in index.metadata["folders"]
+            ) and all(  # a broken link has size 0
+                not size or os.stat(os.path.join(self.path, os.fsdecode(key))).st_size == size
+                for key, size in sizes
             )
+        except OSError:
+            return False
+
+    def learn(self, metadata: dict[str, Any]) -> None:
+        """Drop the listing, which may be long."""
+        self._listed = None
 
     def scan(self) -> Table:
-        """Find the files, or generate their names, and their labels."""
-        if self.pattern is None:
-            return super().scan()
-        return self.labelled(Table(numbered(self.count or 0, self.pattern, self.start)))
-
-    def labelled(self, table: Table) -> Table:
-        """Add the labels; files outside of class folders stay unlabelled."""
-        if self.labels.source == "folder":
-            keys = table.raw_keys() if self.pattern is None else [self.pattern.encode()]
-            if not any(b"/" in key for key in keys):
-                return table
-        return super().labelled(table)
-
-
-def _folder_beside(path: str) -> str:
-    """Return the text that replaces a file naming folders of images, or an empty text.
-
-    The file is YOLO's ``data.yaml``, or a list of image files.
-    """
-    name, file = os.path.basename(path), Path(path)
-    try:
-        if file.suffix == ".txt":
-            train = file.parent / file.read_text("utf-8-sig").split("\n")[0].strip()
-            folders = [train.parent]
-        elif file.suffix in (".yaml", ".yml"):
-            content = yaml.safe_load(file.read_text("utf-8-sig"))
-            train = content["train"]
-            [train] = train if isinstance(train, list) else [train]
-            # Roboflow writes ../train/images for the folder train/images beside the file.
-            names = (train, train.removeprefix("../"))
-            folders = [file.parent / content.get("path", "") / each for each in names]
+        if self._listed is not None:
+            found = scan_listing(self._listed, endings=self.endings)
         else:
-            return ""
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, yaml.YAMLError):
-        return ""
-    known = [*folders, file.parent / "images" / "train", file.parent / "train" / "images"]
-    folder = next((Path(os.path.normpath(each)) for each in known if each.is_dir()), None)
-    if folder is None:
-        return ""
-    # Parts are folders of images/, or each part is a folder with images/ and labels/.
-    root = folder.parent.parent if folder.name == "images" else folder.parent
-    return f"={root} dataset/annotations=yolo task=detection in place of {name}"
+            found = scan_files(self.path, endings=self.endings)
+        if not found.keys:
+            remedy = "set dataset.storage.path, or take another dataset=..."
+            raise ValueError(f"{self}: {no_images(found.others, self.endings, remedy)}")
+        columns = {"size_bytes": found.size_bytes}
+        table = Table(found.keys, columns, metadata={"folders": found.folders})
+        return self.labels.add_to(table, self.classes, where=str(self))
 
 
 @register("writer", "image_folder")
 class ImageFolderWriter(Writer):
     """A folder for each class, with the image files, which keep their bytes.
 
-    Keys are the files' paths and must have the form ``<class>/<name>.jpg``, as keys of records
-    from folders have. Classes must be sorted by name and records by key, and each record has an
-    image file, a label, and no other field.
+    Keys are the files' paths: ``<class>/<name>.jpg``, or ``<name>.jpg`` without labels. Classes are
+    sorted by name and records by key, and each record has an image file and no other field.
     """
 
     part_records = 4096
@@ -211,130 +153,85 @@ class ImageFolderWriter(Writer):
     )  # fmt: skip
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        """Check that all keys are paths of image files, and the samples."""
-        keys = list(_all_keys(plan))
-        for key in keys:
-            if problem := _problem(key):
-                raise _refusal(f"the key {_shown(key)} {problem}, and it would be a file's path")
-        for one, other in pairwise(keys):
-            if one >= other:
-                raise _refusal(f"{_shown(other)} stands behind {_shown(one)}, and files are sorted")
+        keys = plan.index.raw_keys(np.arange(len(plan.index)))
+        endings = tuple(map(str.encode, IMAGE_ENDINGS))
+        for before, key in zip([b"", *keys], keys, strict=False):
+            is_path = key.lower().endswith(endings) and _PATH.fullmatch(key)
+            if not is_path or len(key) > _PATH_BYTES:
+                raise _refusal(f"the key {key!r:.100} cannot be the path of an image file")
+            if before >= key:
+                raise _refusal(f"{key!r:.100} follows {before!r:.100}, and files are sorted")
         _refuse_classes(keys, plan)
         for record in plan.samples:
-            _content(record, plan)
+            image_of(record, plan)
 
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
-    ) -> Written:
-        """Write files."""
-        names, made = [], set()
+    ) -> tuple[str, ...]:
+        names = []
         for record in records:
-            content = _content(record, plan)
-            [key] = plan.index.raw_keys(np.array([record.index]))
-            name = os.fsdecode(key)
-            if (parent := os.path.dirname(name)) not in made:
-                made.add(parent)
-                os.makedirs(folder / parent, exist_ok=True)
+            name, content = image_of(record, plan)
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
             (folder / name).write_bytes(content)
             names.append(name)
-        return Written(files=tuple(names))
+        return tuple(names)
 
     def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
         """Check that every class still has a file, since unreadable records are missing."""
         _refuse_classes(written_keys(plan, summaries), plan)
 
 
-def _all_keys(plan: PackPlan) -> Iterator[bytes]:
-    for first in range(0, len(plan), _CHUNK):
-        yield from plan.index.raw_keys(np.arange(first, min(first + _CHUNK, len(plan))))
-
-
-def _problem(key: bytes) -> str | None:
-    parts = key.split(b"/")
-    stem, _, ending = parts[-1].rpartition(b".")
-    if len(parts) < 2 or any(part[:1] in (b"", b".") for part in parts):
-        return "is not <class>/<name> of names that do not begin with a dot"
-    if f".{ending.decode('ascii', 'replace').lower()}" not in IMAGE_ENDINGS or not stem:
-        return f"does not end in {', '.join(IMAGE_ENDINGS[:3])} or the like"
-    if any(byte < 32 or byte == 127 for byte in key) or b"\\" in key:
-        return "has a control character or a backslash"
-    if len(key) > _PATH_BYTES or max(map(len, parts)) > _NAME_BYTES:
-        return "is too long"
-    return None
-
-
 def _refuse_classes(keys: Sequence[bytes], plan: PackPlan) -> None:
     """Refuse classes whose ids would change when they are found as folders."""
-    texts = [key.decode("utf-8", "backslashreplace") for key in keys]
-    _, found = class_ids(names_from_folders(texts, where="pack"), None, where="pack")
-    if tuple(found) == tuple(plan.class_names or ()):
-        return
-    given = list(plan.class_names or ())
-    gone = [name for name in given if name not in set(found)]
-    what = f"the class {gone[0]!r} lacks files" if gone else "classes are not as folders sort them"
-    raise _refusal(what if given else "the records lack classes")
+    folders = {key.partition(b"/")[0] for key in keys if b"/" in key}
+    names = [folder.decode("utf-8", "backslashreplace") for folder in folders]
+    _, found = class_ids(names, None, where="pack")
+    if found != tuple(plan.class_names or ()):
+        raise _refusal(f"the classes {plan.class_names} differ from the folders {found}")
 
 
-def _content(record: Record, plan: PackPlan) -> bytes:
-    """Return a record's image file; refuse other fields."""
+def image_of(record: Record, plan: PackPlan) -> tuple[str, bytes]:
+    """Return the path and the content of a record's image file; refuse other fields."""
     if extra := sorted(record.fields.keys() - {"image", "label"}):
         raise _refusal(f"{record.key!r} has a field {extra[0]!r}")
     image, label = record.fields.get("image"), record.fields.get("label")
     if not isinstance(image, bytes | bytearray | memoryview):
         raise _refusal(f"{record.key!r} lacks an image that is an encoded file")
-    folder = record.key.partition("/")[0]
-    classes = plan.class_names or ()
-    name = classes[label] if label is not None and 0 <= label < len(classes) else None
+    folder, names = record.key.rpartition("/")[0].partition("/")[0], plan.class_names or ()
+    name = "" if label is None else names[label] if 0 <= label < len(names) else None
     if name != folder:
         raise _refusal(f"{record.key!r} is of the class {name!r} and in the folder {folder!r}")
-    return bytes(image)
-
-
-def _shown(key: bytes) -> str:
-    text = key.decode("utf-8", "backslashreplace")
-    return repr(text if len(text) < 80 else f"{text[:77]}...")
+    path = record.key
+    if "\\" in path:  # for bytes that are not UTF-8
+        path = os.fsdecode(plan.index.raw_keys(np.array([record.index]))[0])
+    return path, bytes(image)
 
 
 def _refusal(what: str) -> ValueError:
-    return ValueError(f"pack.to=image_folder: {what}; pack.to=zip and the other forms hold it")
+    return ValueError(f"pack: {what}; pack it as webdataset, which holds any record")
 
 
 @register("storage", "image_files")
 class ImageFiles(Storage):
     """Image files by their paths, without labels, in the given order.
 
-    Records have the field ``image`` (the file's bytes); their keys are the paths as given.
-
     Args:
         paths: The files, or their URLs; duplicates are dropped.
     """
 
     def __init__(self, paths: list[str]) -> None:
-        paths = list(dict.fromkeys(paths))
-        self.paths = [absolute_path(os.path.expanduser(path)) for path in paths]
-        # A missing file is a bad record, reported when it is read.
-        sizes = {path: os.path.getsize(path) for path in self.paths if os.path.exists(path)}
-        self._behind = [path for path in self.paths if is_url(path)]
-        for url, found in zip(self._behind, side_by_side(find_file, self._behind), strict=True):
-            sizes[url] = 0 if found is None else found.size_bytes
-        self.index = Table(paths, {"size_bytes": [sizes.get(p, 0) for p in self.paths]})
+        keys = list(dict.fromkeys(paths))
+        self.index: Table = Table(keys)
+        self.paths = [absolute_path(os.path.expanduser(key)) for key in keys]
 
     def __str__(self) -> str:
         return f"image_files of {len(self)} files"
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read files; a missing or forbidden file is a bad record.
-
-        Raises:
-            IndexError: An index is outside 0 .. len - 1.
-            OSError: A disk error persisted.
-        """
-        rows = np.asarray(indices, np.int64).tolist()
-        return list(read_each(self._read, rows, place=self._behind[0] if self._behind else ""))
+        place = next(filter(is_url, self.paths), "")
+        return list(read_each(self._read, self.index.rows(indices).tolist(), place=place))
 
     def _read(self, row: int) -> Record | BadRecord:
-        if not 0 <= row < len(self):
-            raise IndexError(f"{self}: index {row} is outside 0 .. {len(self) - 1}")
         path, [key] = self.paths[row], self.index.keys(np.array([row]))
         try:
             return Record(row, key, {"image": read_file(path, root=os.path.dirname(path))})

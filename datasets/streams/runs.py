@@ -6,32 +6,25 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-SHORT_S = 0.005
+_SHORT_S = 0.005
 
 
-class Run:
-    """The next items of an iterator: at least one, and more that arrive within `within_s`.
+def runs(items: Iterator[Any], most: int) -> Iterator[list[Any]]:
+    """Yield items in lists: at least one, and up to `most` that arrive within a short time.
 
-    An error is raised after the items before it. `is_last` means that the iterator has ended.
+    An error is raised after the items before it.
     """
-
-    def __init__(self, items: Iterator[Any], most: int, *, within_s: float = SHORT_S) -> None:
-        self.is_last = False
-        self._taken: list[Any] = []
-        self._error: Exception | None = None
-        until = time.perf_counter() + within_s
-        try:
-            while not self._taken or (len(self._taken) < most and time.perf_counter() < until):
-                self._taken.append(next(items))
-        except StopIteration:
-            self.is_last = True
-        except Exception as error:
-            self._error = error
-
-    def __len__(self) -> int:
-        return len(self._taken)
-
-    def __iter__(self) -> Iterator[Any]:
-        yield from self._taken
-        if self._error is not None:
-            raise self._error
+    taken: list[Any] = []
+    until = time.perf_counter() + _SHORT_S
+    try:
+        for item in items:
+            taken.append(item)
+            if len(taken) == most or time.perf_counter() >= until:
+                yield taken
+                taken, until = [], time.perf_counter() + _SHORT_S
+    except Exception:
+        if taken:
+            yield taken
+        raise
+    if taken:
+        yield taken

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
-import itertools
 import json
 import logging
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,57 +18,36 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-_RESERVED = ("index", "position")
-
 
 def open_split(
     recipe: StorageRecipe, *, split: Split, val_fraction: float, shards: int
 ) -> tuple[Source, Keep | None]:
     """Open the source of a split; return it and the test of whether a key belongs to the split.
 
-    A folder with parts, see `find_parts`, is split by these. Without a validation part, the hash of
-    a record's key decides whether the record is for training or validation.
-
-    Args:
-        recipe: Recipe of the source; a function is a generator, see `GeneratorSource`.
-        split: ``train``, ``val`` or ``test``.
-        val_fraction: Share of the records for validation, where no folders decide it.
-        shards: The number of shards of a generator that takes ``shard``.
-
-    Returns:
-        The source, and None if all its records belong to the split.
-
-    Raises:
-        ValueError: The source cannot be opened, or its items lack the keys to split them by.
+    A folder with parts, see `find_parts`, is split by these; otherwise the hash of a record's key
+    decides. The test is None if all records belong. A generator that takes ``shard`` has `shards`.
     """
     parts = recipe.parts_with(split)
-    if split in parts and (split != "train" or "val" in parts):
-        return _opened(recipe, shards, path=parts[split]), None
-    changes = {"path": parts["train"]} if "train" in parts else {}
-    source = _opened(recipe, shards, **changes)
-    kept = KeptByHash(split, val_fraction)
-    once = not source.reopens
-    if once and split == "val" and 0 < val_fraction < 1:
-        log.info("%s: is read once and trains on everything: nothing validates", source)
-    if kept.all or (once and split == "train" and val_fraction < 1):
+    is_part = split in parts and (split != "train" or "val" in parts)
+    place = parts.get(split if is_part else "train")
+    changes = {} if place is None else {"path": place}
+    source: Any
+    if inspect.isclass(recipe.make):
+        source = recipe.open(**changes)
+    else:
+        source = GeneratorSource(recipe.make, {**recipe.arguments, **changes}, num_shards=shards)
+    if is_part:
         return source, None
-    if kept.none or once:
-        return source, KeptByHash(split, float(split != "val"))
+    if not source.reopens and val_fraction < 1:
+        if split == "val" and val_fraction:
+            log.info("%s: is read once and trains on everything: nothing validates", source)
+        val_fraction = 0.0
+    kept = KeptByHash(split, val_fraction)
+    if kept.all:
+        return source, None
     if isinstance(source, GeneratorSource):
-        source.require_keys()
+        source.is_split = not kept.none
     return source, kept
-
-
-def _opened(recipe: StorageRecipe, shards: int, **changes: Any) -> Source:
-    if not inspect.isclass(recipe.make):
-        return GeneratorSource(recipe.make, {**recipe.arguments, **changes}, num_shards=shards)
-    source: Any = recipe.open(**changes)
-    if not isinstance(source, Source):
-        raise ValueError(
-            f"source {recipe.make.__qualname__} is no Source; derive it from "
-            f"penstock.core.contracts.Source"
-        )
-    return source
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,12 +81,11 @@ class GeneratorSource(Source):
     one shard. A function that takes ``epoch`` gets the epoch.
 
     It yields records, dicts of fields, or None for a bad item. The key of a dict is its item
-    ``key``, or else its shard and number. To split by `val_fraction`, items of a function that
-    takes ``epoch`` or ``shard`` need a ``key``, because their numbers depend on these.
-
-    Args:
-        num_shards: The number of shards, if the function takes it.
+    ``key``, or else its shard and number. Where a hash of the keys splits them, items of a function
+    that takes ``epoch`` or ``shard`` need a ``key``, because their numbers depend on these.
     """
+
+    is_split = False
 
     def __init__(
         self, function: Callable[..., Any], arguments: Mapping[str, Any], *, num_shards: int
@@ -119,26 +94,10 @@ class GeneratorSource(Source):
         self._arguments = dict(arguments)
         self._takes = set(inspect.signature(function).parameters)
         self._num_shards = num_shards if {"shard", "num_shards"} <= self._takes else 1
-        self._needs_keys = False
+        self._name = f"{function.__module__}.{function.__qualname__}"
 
     def __str__(self) -> str:
         return f"generator {self._name}"
-
-    def require_keys(self) -> None:
-        """Refuse items without a key from now on, if their numbers cannot identify them.
-
-        Raises:
-            ValueError: The first item lacks a key.
-        """
-        self._needs_keys = bool({"epoch", "shard"} & self._takes)
-        for shard in self.shards(0) if self._needs_keys else ():
-            with closing(self.read(shard, 0)) as items:
-                if next(items, None) is not None:
-                    return
-
-    @property
-    def _name(self) -> str:
-        return f"{self._function.__module__}.{self._function.__qualname__}"
 
     def shards(self, epoch: int) -> Sequence[tuple[int, int | None]]:
         """Return the number of each shard, with the epoch if the function takes it."""
@@ -146,24 +105,10 @@ class GeneratorSource(Source):
         return [(number, seen) for number in range(self._num_shards)]
 
     def read(self, shard: tuple[int, int | None], start: int) -> Generator[Record | BadRecord]:
-        """Call the function for a shard, and make records of its items."""
         given = {"shard": shard[0], "num_shards": self._num_shards, "epoch": shard[1]}
         known = {name: value for name, value in given.items() if name in self._takes}
-        items = iter(self._function(**self._arguments, **known))
-        try:
-            for number in itertools.count():
-                name = f"{shard[0]}:{number}"
-                try:
-                    item = next(items)
-                except StopIteration:
-                    return
-                except Exception as error:
-                    error.add_note(f"while {self} made item {name}")
-                    raise
-                yield self._record(item, name)
-        finally:
-            if inspect.isgenerator(items):  # the function may return any iterable
-                items.close()
+        for number, item in enumerate(self._function(**self._arguments, **known)):
+            yield self._record(item, f"{shard[0]}:{number}")
 
     def _record(self, item: Any, name: str) -> Record | BadRecord:
         if item is None:
@@ -171,27 +116,16 @@ class GeneratorSource(Source):
         if isinstance(item, (Record, BadRecord)):
             return item
         if not isinstance(item, Mapping):
-            raise TypeError(
-                f"{self}: item {name} is {type(item).__name__}, expected a dict of fields, a "
-                f"Record or None"
-            )
+            expected = "expected a dict of fields, a Record or None"
+            raise TypeError(f"{self}: item {name} is {type(item).__name__}, {expected}")
         fields = dict(item)
-        for reserved in _RESERVED:
-            if reserved in fields:
-                raise ValueError(
-                    f"{self}: item {name} has a field {reserved!r}, which the framework sets; "
-                    f"give it another name"
-                )
-        if self._needs_keys and "key" not in fields:
+        if self.is_split and self._takes & {"epoch", "shard"} and "key" not in fields:
             raise ValueError(
-                f"{self}: got item {name} without a 'key', and its number depends on the epoch or "
-                f"on dataset.lanes and dataset.readers; expected a 'key' in each item, by which "
-                f"dataset.val_fraction splits them: yield one, or type dataset.val_fraction=0 to "
-                f"validate nothing"
+                f"{self}: got item {name} without a 'key', by which dataset.val_fraction splits; "
+                f"expected a 'key' in each: yield one, or type dataset.val_fraction=0"
             )
         return Record(-1, str(fields.pop("key", name)), fields)
 
     def fingerprint(self) -> str:
-        """Hash the function's name, its arguments and the number of shards."""
-        text = json.dumps([self._name, self._arguments, self._num_shards], default=repr)
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+        arguments = json.dumps(self._arguments, default=repr)
+        return f"{self._name} {arguments} {self._num_shards}"

@@ -17,9 +17,9 @@ from penstock.pipeline.loader.device.queue import DeviceQueue
 
 
 def open_batches(config: Mapping[str, Any], split: Any, accelerator: Accelerator) -> Any:
-    """Open the batches of a split on this process's device: of each, its slice.
+    """Open the batches of a split on this process's device: its slice of each batch.
 
-    They are not given to ``accelerator.prepare``, which would deal them out once more.
+    Do not pass them to ``accelerator.prepare``, which would split each batch again.
     """
     rank, world_size = accelerator.process_index, accelerator.num_processes
     device = accelerator.device
@@ -30,12 +30,12 @@ def open_batches(config: Mapping[str, Any], split: Any, accelerator: Accelerator
 def main(
     overrides: list[str], *, checkpoint: Path = Path("checkpoint"), steps: int | None = None
 ) -> None:
-    """Train what a config says, from the checkpoint if there is one.
+    """Train by a config, and resume from the checkpoint if it exists.
 
     Args:
-        overrides: As they are typed.
-        checkpoint: A folder; written after each epoch, and when `steps` are done.
-        steps: After how many of them this is broken off; None: at the end of the last epoch.
+        overrides: Overrides, as on the command line.
+        checkpoint: A folder, written after each epoch and after `steps` steps.
+        steps: Number of steps after which to stop; None: at the end of the last epoch.
     """
     accelerator, config = Accelerator(), compose(overrides)
     batches = open_batches(config, "train", accelerator)

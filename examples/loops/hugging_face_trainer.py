@@ -24,13 +24,13 @@ STATE = "loader.json"
 class PenstockTrainer(Trainer):
     """Trains and evaluates on the batches of a config.
 
-    The Trainer wraps DataLoaders of torch that it makes itself, and ours are none: each batch is
-    dealt out to ranks already. It tells them the epoch; where it goes on, the loader does by its
-    own state, which lies in each checkpoint, and the Trainer skips nothing.
+    The Trainer usually wraps the torch DataLoaders that it creates. It does not wrap our loaders,
+    which already split each batch over the ranks. The Trainer sets their epoch. To resume, a loader
+    loads its own state, saved in each checkpoint, and the Trainer skips no batches.
 
     Args:
-        config: What `penstock.compose` gives.
-        args: The Trainer's arguments; of the data they say nothing.
+        config: The config that `penstock.compose` returns.
+        args: The Trainer's arguments, without settings of the data.
     """
 
     def __init__(self, config: Mapping[str, Any], args: TrainingArguments, **options: Any) -> None:
@@ -53,11 +53,11 @@ class PenstockTrainer(Trainer):
         return self.batches[split]
 
     def get_train_dataloader(self) -> Any:
-        """Batches to train on."""
+        """Return the batches to train on."""
         return self._open("train", self.args)
 
     def get_eval_dataloader(self, _dataset: Any = None) -> Any:
-        """Batches to validate on: each record once over all ranks."""
+        """Return the batches to validate on: each record once over all ranks."""
         return self._open("val", self.args)
 
     def compute_loss(
@@ -71,12 +71,12 @@ class PenstockTrainer(Trainer):
     def prediction_step(
         self, model: Any, inputs: Any, prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[torch.Tensor, None, None]:
-        """Compute the loss of a batch of validation."""
+        """Compute the loss of a validation batch."""
         with torch.no_grad():
             return total_loss(self.task, model(inputs), inputs).detach(), None, None
 
     def train(self, resume_from_checkpoint: str | bool | None = None, **options: Any) -> Any:
-        """Train, from a checkpoint's model and its place in the data."""
+        """Train, or resume from a checkpoint with its model and data position."""
         if resume_from_checkpoint is True:
             resume_from_checkpoint = get_last_checkpoint(self.args.output_dir)
         if resume_from_checkpoint:
@@ -92,7 +92,7 @@ class PenstockTrainer(Trainer):
 
 
 def main(overrides: list[str], *, resume: bool = False, **arguments: Any) -> PenstockTrainer:
-    """Train what a config says; `arguments` are those of TrainingArguments."""
+    """Train by a config, with `arguments` for `TrainingArguments`."""
     config = compose(overrides)
     arguments.setdefault("num_train_epochs", config["trainer"]["max_epochs"])
     trainer = PenstockTrainer(config, TrainingArguments(**arguments))

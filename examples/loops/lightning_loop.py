@@ -17,13 +17,14 @@ from penstock.pipeline.loader.device.queue import DeviceQueue
 
 
 class PenstockData(lightning.LightningDataModule):
-    """Batches of a config, on the device of each rank: of each, its slice.
+    """Batches of a config on the device of each rank: its slice of each batch.
 
-    Its state is the loader's. Lightning saves that of a loader too, but gives it back only where
-    it takes the epoch for unfinished: not when it has gone on before from an epoch's last step.
+    The state of this module is the loader's state. Lightning also saves loader states, but restores
+    them only if it considers the epoch unfinished. It does not after an earlier resume from an
+    epoch's last step.
 
     Args:
-        config: What `penstock.compose` gives.
+        config: The config that `penstock.compose` returns.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -31,7 +32,7 @@ class PenstockData(lightning.LightningDataModule):
         self.config = config
 
     def setup(self, stage: str) -> None:
-        """Open what a stage reads; before the model is made, which asks for the classes."""
+        """Open the training loader before `configure_model`, which needs its class names."""
         self.train = self._open("train")
 
     def _open(self, split: Any) -> DeviceQueue:
@@ -42,19 +43,19 @@ class PenstockData(lightning.LightningDataModule):
         return DeviceQueue(loader, device, build_device_transforms(self.config, split, device))
 
     def train_dataloader(self) -> Any:
-        """Batches to train on."""
+        """Return the batches to train on."""
         return self.train
 
     def val_dataloader(self) -> Any:
-        """Batches to validate on: each record once over all ranks."""
+        """Return the batches to validate on: each record once over all ranks."""
         return self._open("val")
 
     def state_dict(self) -> dict[str, Any]:
-        """Tell where training stands."""
+        """Return the position of training in the data."""
         return self.train.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from there."""
+        """Resume from a saved position."""
         self.train.load_state_dict(state)
 
 
@@ -62,7 +63,7 @@ class PenstockModule(lightning.LightningModule):
     """The model, losses and optimizer of a config.
 
     Args:
-        config: What `penstock.compose` gives.
+        config: The config that `penstock.compose` returns.
     """
 
     def __init__(self, config: Mapping[str, Any]) -> None:
@@ -71,26 +72,26 @@ class PenstockModule(lightning.LightningModule):
         self.model: Any = None
 
     def configure_model(self) -> None:
-        """Make the model, once."""
+        """Build the model and its task, once."""
         if self.model is None:
             num_classes = len(self.trainer.datamodule.train.loader.class_names or ())
             self.model = build_model(self.config, num_classes)
             self.task = build_task(self.config, num_classes, None)
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
-        """Make the optimizer."""
+        """Build the optimizer."""
         return build_optimizer(self.config, self.model)
 
     def on_train_start(self) -> None:
-        """Let the loader begin in Lightning's epoch: the one of its state, or the one behind it.
+        """Set the loader to Lightning's epoch: the epoch of its state, or the next.
 
-        Going on from an epoch's last step, Lightning begins the next one without a call of
+        After a resume from an epoch's last step, Lightning begins the next epoch without a call of
         `on_train_epoch_start`.
         """
         self._set_epoch()
 
     def on_train_epoch_start(self) -> None:
-        """Let the loader begin Lightning's next epoch."""
+        """Set the loader to Lightning's next epoch."""
         self._set_epoch()
 
     def _set_epoch(self) -> None:
@@ -101,7 +102,7 @@ class PenstockModule(lightning.LightningModule):
         return total_loss(self.task, self.model(batch), batch)
 
     def validation_step(self, batch: dict[str, Any], batch_idx: int) -> None:
-        """Log the loss of a batch of validation."""
+        """Log the loss of a validation batch."""
         loss = total_loss(self.task, self.model(batch), batch)
         self.log("val/loss", loss, batch_size=batch["num_valid"], sync_dist=True)
 
@@ -109,12 +110,12 @@ class PenstockModule(lightning.LightningModule):
 def main(
     overrides: list[str], *, checkpoint: str | None = None, **arguments: Any
 ) -> lightning.Trainer:
-    """Train what a config says, from the checkpoint if there is one.
+    """Train by a config, and resume from the checkpoint if given.
 
     Args:
-        overrides: As they are typed.
-        checkpoint: A file of Lightning's, or ``last``.
-        arguments: Those of `lightning.Trainer`.
+        overrides: Overrides, as on the command line.
+        checkpoint: A checkpoint file of Lightning, or ``last``.
+        arguments: Arguments of `lightning.Trainer`.
     """
     config = compose(overrides)
     arguments.setdefault("max_epochs", config["trainer"]["max_epochs"])

@@ -22,14 +22,13 @@ from penstock.datasets.files.data_files import DataFiles, refuse_escape
 from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
 from penstock.datasets.records.labels import column_ids, read_class_names
 from penstock.datasets.records.table import Table, numbered
-from penstock.datasets.records.unpacked import UnpackedShards
 
 _UNPACKED = ("gz", "zstd")
 _IMAGES = ("jpeg", "png", "pil")
 
 
 class _Shard(NamedTuple):
-    """A shard that index.json lists: what it holds, and its file, as it is and compressed."""
+    """A shard listed in index.json: its sample count, and its plain and compressed file."""
 
     samples: int
     raw: str
@@ -40,19 +39,19 @@ class _Shard(NamedTuple):
 
 @register("storage", "mds")
 class MdsStorage(IndexedStorage):
-    """A folder that MDSWriter wrote: it shuffles fully and resumes exactly.
+    """A folder written by MDSWriter, with full shuffling and exact resume.
 
-    Columns are fields: ``x`` is ``image`` if it is one, ``y`` and ``class`` are ``label``, numbers
-    or texts; any other is the field of its name. Images of the encoding ``pil``, and arrays, are
-    pixels: ``dataset/decode=raw``. Shards that are compressed by zstd or gz are unpacked into this
-    machine's cache. Nothing is unpickled. The key of a record is its number.
+    Columns become fields. ``x`` becomes ``image`` if it is an image. ``y`` and ``class``, numbers
+    or texts, become ``label``. Any other column keeps its name. Images with encoding ``pil``, and
+    arrays, are pixels: use ``dataset/decode=raw``. The storage unpacks shards compressed by zstd or
+    gz into this machine's cache. It never unpickles data. The key of a record is its number.
 
     Args:
-        path: The folder with index.json; one of such folders, ``train`` and ``val``, has parts.
-        fields: Columns by field, such as ``{image: photo, label: kind}``; others are left out.
+        path: The folder with index.json, or a folder with such folders ``train`` and ``val``.
+        fields: Columns by field, such as ``{image: photo, label: kind}``, without other columns.
             None: all.
         classes: Class names by id; None: the lines of ``classes.txt`` beside index.json, or else
-            those found (numbers are ids already).
+            the labels found (numbers are already ids).
     """
 
     name = "mds"
@@ -72,7 +71,7 @@ class MdsStorage(IndexedStorage):
         self.classes = None if classes is None else tuple(classes)
 
     def mark(self) -> Any:
-        """State of index.json and of every shard, and the class names beside them."""
+        """Return the state of index.json and every shard, and the class names of the folder."""
         columns, shards = self._listed()
         self._columns = self._chosen(columns)
         names = tuple(self._file_of(shard) for shard in shards)
@@ -83,7 +82,7 @@ class MdsStorage(IndexedStorage):
         return [file_mark(os.path.join(self.path, "index.json")), self._files.recipe, self._names]
 
     def _listed(self) -> tuple[dict[str, tuple[int, str]], list[_Shard]]:
-        """Size (0: each has its own) and encoding of columns by name; and the shards."""
+        """Return size (0: varies) and encoding of columns by name, and the shards."""
         try:
             listed = json.loads(Path(self.path, "index.json").read_text("utf-8"))["shards"]
             kinds = {f"{each['format']} {each['version']}" for each in listed}
@@ -110,7 +109,7 @@ class MdsStorage(IndexedStorage):
         return {name: (size or 0, encoding) for name, size, encoding in layouts[0]}, shards
 
     def _chosen(self, columns: dict[str, tuple[int, str]]) -> dict[str, tuple[int, str, str]]:
-        """Add to size and encoding of every column its field; none: it is left out."""
+        """Add the field to size and encoding of every column; empty: do not read the column."""
         wanted = self.fields or _named({name: how for name, (_, how) in columns.items()})
         for field, column in wanted.items():
             check_field(field, f"the column {column}", where=str(self))
@@ -129,7 +128,7 @@ class MdsStorage(IndexedStorage):
         return {name: (*how, fields.get(name, "")) for name, how in columns.items()}
 
     def _file_of(self, shard: _Shard) -> str:
-        """Name the file of a shard: as it is, or compressed."""
+        """Return the file name of a shard, plain or compressed."""
         names = [name for name in (shard.raw, shard.packed) if name]
         for name in names:
             refuse_escape(name, self.path, setting="dataset.storage.path")
@@ -144,7 +143,7 @@ class MdsStorage(IndexedStorage):
         return name
 
     def scan(self) -> Table:
-        """Find where samples lie, and their labels."""
+        """Find the offsets and labels of all samples."""
         labels: list[Any] = []
         files, places = self.open(), []
         for number, (name, shard) in enumerate(
@@ -179,16 +178,16 @@ class MdsStorage(IndexedStorage):
         return Table(numbered(count), columns, names)
 
     def open(self) -> OpenFiles:
-        """Prepare to open shards, each when it is needed."""
+        """Return the shards; each opens on first use."""
         packed = [name for name in self._files.names if not name.endswith(".mds")]
-        return OpenFiles(UnpackedShards(self._files, packed))
+        return OpenFiles(self._files.unpacking(packed))
 
     def shards(self) -> NDArray[np.int64]:
         """Return the first record of each shard."""
         return np.flatnonzero(np.diff(self.index.column("shard"), prepend=-1))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read samples; one that is damaged is a bad record."""
+        """Read samples; return a `BadRecord` for a damaged sample."""
         names = ("shard", "offset", "size_bytes")
         places = zip(*(self.index.values(n, indices).tolist() for n in names), strict=True)
         return self.records(indices, (self._record(*place) for place in places))
@@ -201,7 +200,7 @@ class MdsStorage(IndexedStorage):
             return f"{name}: {' '.join(str(error).split())}"
 
     def _fields(self, data: memoryview, only: str | None = None) -> dict[str, Any]:
-        """Cut a sample into its columns: sizes of those of any size, then each one's bytes."""
+        """Split a sample into its columns: sizes of variable columns, then the bytes of each."""
         loose = [column for column, (size, *_) in self._columns.items() if not size]
         at = 4 * len(loose)
         if len(data) < at:
@@ -224,7 +223,7 @@ class MdsStorage(IndexedStorage):
 
 
 def _named(encodings: dict[str, str]) -> dict[str, str]:
-    """Columns by field, where nothing is said of them."""
+    """Return the default columns by field."""
     ours = {"y": "label", "class": "label", "target": "label"}
     if encodings.get("x", "").partition(":")[0] in _IMAGES:
         ours["x"] = "image"
@@ -233,7 +232,7 @@ def _named(encodings: dict[str, str]) -> dict[str, str]:
 
 
 def _offsets(file: RangeFile, shard: _Shard) -> NDArray[np.int64]:
-    """Where the samples of a shard begin, and where the last one ends, int64 [n + 1]."""
+    """Return the start of each sample of a shard, and the end of the last, int64 [n + 1]."""
     file.view(0, shard.size_bytes)
     found = np.frombuffer(file.read(0, 4 * (shard.samples + 2)), "<u4").astype(np.int64)
     ends = found[0] == shard.samples and found[-1] == shard.size_bytes
@@ -248,7 +247,7 @@ def _number(kind: str, data: bytes, _form: str) -> Any:
 
 
 def _array(data: bytes, form: str) -> NDArray[Any]:
-    """Read an array; of type and shape, what `form` leaves open stands before it."""
+    """Read an array; the data begins with the type and shape if `form` omits them."""
     dtype, _, shape = form.partition(":")
     at = 0 if dtype else 1
     kind = np.dtype(dtype or f"{'uif'[data[0] & 3]}{data[0] >> 3}").newbyteorder("<")
@@ -261,12 +260,12 @@ def _array(data: bytes, form: str) -> NDArray[Any]:
 
 
 def _pixels(data: bytes, _form: str) -> NDArray[np.uint8]:
-    """Read pixels as PIL has them: uint8 [H, W, 3], RGB."""
+    """Read pixels stored by PIL: uint8 [H, W, 3], RGB."""
     from PIL import Image
 
     width, height, length = struct.unpack_from("<3I", data)
     raw = data[12 + length :]
-    if width * height > 8 * len(raw):  # before memory is asked for: a pixel has a bit or more
+    if width * height > 8 * len(raw):  # before allocating: a pixel has at least one bit
         raise ValueError(f"{len(raw):,} bytes for {width} x {height} pixels")
     mode = data[12 : 12 + length].decode()
     return np.array(Image.frombytes(mode, (width, height), raw).convert("RGB"))

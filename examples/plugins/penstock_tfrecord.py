@@ -19,7 +19,6 @@ from penstock.datasets.files.data_files import DataFiles, find_data_files
 from penstock.datasets.records.indexed_storage import IndexedStorage
 from penstock.datasets.records.labels import column_ids, read_class_names
 from penstock.datasets.records.table import Table, numbered
-from penstock.datasets.records.unpacked import UnpackedShards
 
 _ENDINGS = tuple(f".tfrecord{plural}{gz}" for plural in ("", "s") for gz in ("", ".gz"))
 _FIELDS = {"image/encoded": "image", "image_raw": "image", "image/class/label": "label"}
@@ -28,21 +27,22 @@ _HEAD = struct.Struct("<QI")  # the length of a record, and its checksum
 
 @register("storage", "tfrecord")
 class TfRecordStorage(IndexedStorage):
-    """TFRecord files, whose records are found by one scan: they shuffle fully and resume exactly.
+    """TFRecord files, indexed by one scan, with full shuffling and exact resume.
 
-    Features are fields: ``image/encoded`` is ``image``, ``image/class/label`` is ``label``, others
-    have their name with ``_`` for each ``/``. One that has one value in every record is a number
-    or bytes (``text``: a text), any other an array, or a list of bytes. Checksums are checked: of
-    lengths by the scan, of records whenever they are read. Files that are compressed by gzip are
-    unpacked into this machine's cache. The key of a record is its number.
+    Features become fields. ``image/encoded`` becomes ``image``, and ``image/class/label`` becomes
+    ``label``. Other features keep their name, with ``_`` for each ``/``. A feature with one value
+    in every record is a number or bytes (``text``: a text). Any other feature is an array or a list
+    of bytes. The scan verifies the checksums of lengths, and each read verifies the checksum of the
+    record. The storage unpacks gzip files into this machine's cache. The key of a record is its
+    number.
 
     Args:
         path: A file, a folder of ``.tfrecord`` or ``.tfrecords`` files, with ``.gz`` or without,
             or a pattern such as ``train-*-of-*``.
-        fields: Features by field, such as ``{image: photo, label: kind}``; others are left out.
+        fields: Features by field, such as ``{image: photo, label: kind}``, without other features.
             None: all.
-        classes: Class names by id; None: the lines of ``classes.txt`` in the folder, or else those
-            found (numbers are ids already).
+        classes: Class names by id; None: the lines of ``classes.txt`` in the folder, or else the
+            labels found (numbers are already ids).
     """
 
     name = "tfrecord"
@@ -63,7 +63,7 @@ class TfRecordStorage(IndexedStorage):
         self.classes = None if classes is None else tuple(classes)
 
     def mark(self) -> Any:
-        """State of the files, and the class names beside them."""
+        """Return the state of the files, and the class names of the folder."""
         try:
             _masked_crc(b"")
         except ImportError:
@@ -75,12 +75,12 @@ class TfRecordStorage(IndexedStorage):
         return [self._files.recipe, self._names]
 
     def scan(self) -> Table:
-        """Find where records lie, their labels, and what has one value in each of them."""
+        """Find the offsets and labels of all records, and the fields with one value in each."""
         places: list[tuple[int, int, int]] = []
         labels: list[Any] = []
         counts: dict[str, set[int]] = {}
         packed = [name for name in self._files.names if _is_gzip(self._files.open(name))]
-        shards = UnpackedShards(self._files, packed)
+        shards = self._files.unpacking(packed)
         for number, name in enumerate(self._files.names):
             try:
                 for offset, record in _records(shards.open(name)):
@@ -113,7 +113,7 @@ class TfRecordStorage(IndexedStorage):
     def _class_ids(
         self, labels: list[Any], count: int
     ) -> tuple[NDArray[np.int32], tuple[str, ...]]:
-        """Class ids, int32 [n], and the class names by id."""
+        """Return class ids, int32 [n], and the class names by id."""
         if len(labels) != count or isinstance(labels[0], np.floating):
             kind = "a float" if len(labels) == count else f"in {len(labels):,} of {count:,} records"
             raise ValueError(
@@ -128,19 +128,19 @@ class TfRecordStorage(IndexedStorage):
         return column_ids(texts, classes=self.classes or self._names, where=f"{self}: labels")
 
     def learn(self, metadata: dict[str, Any]) -> None:
-        """Keep which files are compressed, and which fields are arrays."""
+        """Store the names of compressed files and of array fields."""
         self._compressed, self._many = metadata["compressed"], frozenset(metadata["many"])
 
     def open(self) -> OpenFiles:
-        """Prepare to open files, each when it is needed."""
-        return OpenFiles(UnpackedShards(self._files, self._compressed))
+        """Return the files; each opens on first use."""
+        return OpenFiles(self._files.unpacking(self._compressed))
 
     def shards(self) -> NDArray[np.int64]:
         """Return the first record of each shard."""
         return np.flatnonzero(np.diff(self.index.column("file"), prepend=-1))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read records; one that is damaged is a bad record."""
+        """Read records; return a `BadRecord` for a damaged record."""
         names = ("file", "offset", "size_bytes")
         places = zip(*(self.index.values(n, indices).tolist() for n in names), strict=True)
         return self.records(indices, (self._record(*place) for place in places))
@@ -157,7 +157,7 @@ class TfRecordStorage(IndexedStorage):
             return f"{name}: {error}"
 
     def _values(self, record: memoryview) -> Iterator[tuple[str, Any]]:
-        """Fields of a record that are wanted, and all values of each."""
+        """Yield the selected fields of a record, with all values of each."""
         chosen = {feature: field for field, feature in (self.fields or {}).items()}
         for name, feature in _features(record):
             if self.fields is None:
@@ -173,7 +173,7 @@ class TfRecordStorage(IndexedStorage):
 
 
 def _masked_crc(data: bytes | memoryview) -> int:
-    """Checksum of TFRecord: a CRC-32C, rotated and with a constant added."""
+    """Return the checksum of TFRecord: a CRC-32C, rotated, plus a constant."""
     from google_crc32c import value
 
     crc = value(bytes(data))
@@ -185,7 +185,7 @@ def _is_gzip(file: RangeFile) -> bool:
 
 
 def _records(file: RangeFile) -> Iterator[tuple[int, memoryview]]:
-    """Give the place and bytes of each record, which lie one behind the other."""
+    """Yield the offset and bytes of each record, in file order."""
     size_bytes = os.stat(file.path).st_size
     data, at = file.view(0, size_bytes).data, 0
     while at < size_bytes:
@@ -201,21 +201,21 @@ def _records(file: RangeFile) -> Iterator[tuple[int, memoryview]]:
         at += length + 4
 
 
-# Protocol buffers, as far as tf.train.Example has them: its features, each a name and a list of
+# The part of Protocol Buffers that tf.train.Example uses: features, each a name and a list of
 # bytes (1), floats (2) or integers (3). https://protobuf.dev/programming-guides/encoding
 
 
 def _features(record: memoryview) -> Iterator[tuple[str, memoryview]]:
     for number, features in _message(record):
         if number != 1 or not isinstance(features, memoryview):
-            raise ValueError("a record is no tf.train.Example")
+            raise ValueError("a record is not a tf.train.Example")
         for _, entry in _message(features):
             parts = dict(_message(_bytes(entry)))
             yield bytes(_bytes(parts.get(1, _NONE))).decode(), _bytes(parts.get(2, _NONE))
 
 
 def _values(feature: memoryview) -> Any:
-    """All values of a feature: a list of bytes, float32 [n] or int64 [n]."""
+    """Return all values of a feature: a list of bytes, float32 [n] or int64 [n]."""
     for kind, values in _message(feature):
         parts = [value for _, value in _message(_bytes(values))]
         if kind == 1:
@@ -229,7 +229,7 @@ def _values(feature: memoryview) -> Any:
 
 
 def _message(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
-    """Number and value of each field of a message: an integer, or bytes."""
+    """Yield number and value of each field of a message; a value is an integer or bytes."""
     at = 0
     while at < len(data):
         tag, at = _varint(data, at)
@@ -240,7 +240,7 @@ def _message(data: memoryview) -> Iterator[tuple[int, int | memoryview]]:
             continue
         size, at = _varint(data, at) if kind == 2 else ({1: 8, 5: 4}.get(kind, len(data)), at)
         if at + size > len(data):
-            raise ValueError("a record is damaged, or no tf.train.Example")
+            raise ValueError("a record is damaged, or not a tf.train.Example")
         yield tag >> 3, data[at : at + size]
         at += size
 
@@ -253,17 +253,17 @@ def _varint(data: memoryview, at: int) -> tuple[int, int]:
             value |= (byte & 127) << shift
             if byte < 128:
                 return value & (1 << 64) - 1, at
-    raise ValueError("a record is damaged, or no tf.train.Example")
+    raise ValueError("a record is damaged, or not a tf.train.Example")
 
 
 def _varints(data: memoryview) -> NDArray[np.int64]:
-    """Integers one behind the other, int64 [n]: 7 bits to a byte, the last one below 128."""
+    """Decode consecutive integers, int64 [n]: 7 bits per byte, the last byte below 128."""
     array = np.frombuffer(data, np.uint8)
     ends = np.flatnonzero(array < 128)
     starts = np.append(0, ends[:-1] + 1)
     sizes = ends + 1 - starts[: len(ends)]
     if len(array) and (not len(ends) or ends[-1] + 1 != len(array) or sizes.max() > 10):
-        raise ValueError("a record is damaged, or no tf.train.Example")
+        raise ValueError("a record is damaged, or not a tf.train.Example")
     values = np.zeros(len(ends), np.uint64)
     for place in range(sizes.max(initial=0)):
         there = sizes > place
@@ -274,7 +274,7 @@ def _varints(data: memoryview) -> NDArray[np.int64]:
 
 def _bytes(value: int | memoryview) -> memoryview:
     if isinstance(value, int):
-        raise ValueError("a record is no tf.train.Example")
+        raise ValueError("a record is not a tf.train.Example")
     return value
 
 

@@ -27,7 +27,7 @@ _FILES = ("zarr.json", ".zarray", ".zgroup", ".zmetadata")
 
 
 class _Array(NamedTuple):
-    """An array, and what a sample is in it."""
+    """The name, shape, type and rows per chunk of an array."""
 
     name: str
     shape: tuple[int, ...]
@@ -43,22 +43,23 @@ class _Array(NamedTuple):
 class ZarrStorage(IndexedStorage):
     """Arrays of a Zarr group, or one array, with samples along the first axis.
 
-    Arrays are fields: ``images`` is ``image``, uint8 [N, H, W, C], and ``labels`` is ``label``,
-    integers [N]; any other is the field of its name. Chunks are read whole, once for all rows of a
-    batch that lie in them, and kept as long as there is room: ``sampler=shard_shuffle`` reads each
-    once an epoch. Pixels are decoded already: ``dataset/decode=raw``. A record's key is its row.
+    Arrays become fields. ``images`` becomes ``image``, uint8 [N, H, W, C], and ``labels`` becomes
+    ``label``, integers [N]. Any other array keeps its name. A batch reads each chunk whole, once
+    for all its rows in this chunk. Chunks stay in a cache of `cache_bytes`. With it,
+    ``sampler=shard_shuffle`` reads each chunk once per epoch. Pixels are already decoded: use
+    ``dataset/decode=raw``. The key of a record is its row.
 
     Args:
-        path: The folder of the group or the array; one with groups ``train`` and ``val`` has parts.
-        fields: Arrays by field, such as ``{image: x, label: y}``; others are left out. None: all.
+        path: The folder of the group or array, or a folder with groups ``train`` and ``val``.
+        fields: Arrays by field, such as ``{image: x, label: y}``, without other arrays. None: all.
         classes: Class names by id; None: the lines of ``classes.txt`` in the folder, or else the
             numbers.
-        cache_bytes: Chunks that each process keeps.
+        cache_bytes: Size of the chunk cache of each process.
     """
 
     name = "zarr"
     reading_arguments = ("cache_bytes",)
-    # Its mark sees a chunk that is written anew only where that holds labels.
+    # `mark` notices a rewritten chunk only if the chunk contains labels.
     marks_fields = False
     _arrays: dict[str, _Array]
 
@@ -76,7 +77,7 @@ class ZarrStorage(IndexedStorage):
         self.cache_bytes = cache_bytes
 
     def mark(self) -> Any:
-        """State of the metadata and of the labels, and the class names beside them."""
+        """Return the state of the metadata and labels, and the class names of the folder."""
         self._arrays = self._looked_at()
         folders = {field: Path(self.path, array.name) for field, array in self._arrays.items()}
         files = [
@@ -88,7 +89,7 @@ class ZarrStorage(IndexedStorage):
         return [marks, class_names(self.path, self.classes, where=str(self))]
 
     def _looked_at(self) -> dict[str, _Array]:
-        """The arrays by field, checked against each other."""
+        """Return the arrays by field, checked against each other."""
         root = _open(self.path, where=str(self))
         found = dict(root.arrays()) if hasattr(root, "arrays") else {"": root}
         if not found:
@@ -136,7 +137,7 @@ class ZarrStorage(IndexedStorage):
         return found
 
     def scan(self) -> Table:
-        """Read the labels; sizes are those of the arrays."""
+        """Read the labels, and take the sizes from the arrays."""
         arrays = self._arrays
         count = arrays[next(iter(arrays))].shape[0]
         row_bytes = sum(array.row_bytes for array in arrays.values())
@@ -169,7 +170,7 @@ class ZarrStorage(IndexedStorage):
 
     @property
     def column_fields(self) -> tuple[str, ...]:  # type: ignore[override]
-        """Names of the fields that every record has."""
+        """The names of the fields of every record."""
         len(self.index)
         return tuple(self._arrays)
 
@@ -180,7 +181,7 @@ class ZarrStorage(IndexedStorage):
         return np.arange(0, count, largest.chunk)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read rows; those of a damaged chunk are bad records."""
+        """Read rows; return a `BadRecord` for each row of a damaged chunk."""
         rows = self.index.rows(np.asarray(indices, np.int64))
         found: list[dict[str, Any] | str] = [{} for _ in rows]
         for field in self.column_fields:
@@ -205,7 +206,7 @@ class ZarrStorage(IndexedStorage):
         *,
         allocate: Allocate | None = None,
     ) -> dict[str, NDArray[Any]] | None:
-        """Rows as columns; see `core.contracts.Storage`. None: a chunk is damaged."""
+        """Return rows as columns, or None for a damaged chunk; see `core.contracts.Storage`."""
         rows = self.index.rows(indices)
         arrays = {field: array for field, array in self._arrays.items() if field in fields}
         largest = max(arrays, key=lambda field: arrays[field].row_bytes, default=None)
@@ -227,20 +228,20 @@ class ZarrStorage(IndexedStorage):
 
 
 class _Blocks:
-    """Chunks of rows, decoded, those used last; threads share them."""
+    """A cache of the most recently used chunks, decoded and shared by threads."""
 
     def __init__(self, arrays: dict[str, Any], forms: dict[str, _Array], limit_bytes: int) -> None:
         self.arrays, self._forms = arrays, forms
         self._cache = GroupCache(limit_bytes)
 
     def chunks(self, field: str) -> range:
-        """Numbers of the chunks of rows."""
+        """Return the numbers of the chunks of rows."""
         return range(math.ceil(self._forms[field].shape[0] / self._forms[field].chunk))
 
     def wanted(
         self, field: str, rows: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
-        """Chunks that hold rows, int64 [n]: number, places in the request, rows in the chunk."""
+        """Yield chunks of rows, int64 [n]: number, places in the request, rows in the chunk."""
         numbers, inside = np.divmod(rows, self._forms[field].chunk)
         order = np.argsort(numbers, kind="stable")
         for places in np.split(order, np.flatnonzero(np.diff(numbers[order])) + 1):
@@ -248,14 +249,14 @@ class _Blocks:
                 yield int(numbers[places[0]]), places, inside[places]
 
     def block(self, field: str, number: int) -> NDArray[Any]:
-        """Read a chunk of rows; ValueError where it is damaged."""
+        """Read a chunk of rows; raise ValueError if it is damaged."""
 
         def load() -> tuple[NDArray[Any], int]:
             form = self._forms[field]
             try:
                 rows = slice(number * form.chunk, (number + 1) * form.chunk)
                 block = np.ascontiguousarray(self.arrays[field][rows], form.dtype)
-            except Exception as error:  # of many kinds: each codec has its own
+            except Exception as error:  # each codec raises its own exceptions
                 if is_trouble(error):
                     raise
                 said = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -273,11 +274,11 @@ def _open(path: str, *, where: str) -> Any:
         import zarr
     except ImportError:
         raise ValueError(remedy) from None
-    if zarr.__version__.startswith("2."):  # which unpickles what says that it is pickled
+    if zarr.__version__.startswith("2."):  # version 2 unpickles data that claims to be pickled
         raise ValueError(remedy)
     try:
         return zarr.open(path, mode="r")
-    except Exception as error:  # of many kinds, by what is damaged
+    except Exception as error:  # the exception depends on the damage
         if is_trouble(error):
             raise
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -287,7 +288,7 @@ def _open(path: str, *, where: str) -> Any:
 
 
 def _named(found: dict[str, Any]) -> dict[str, str]:
-    """Arrays by field, where nothing is said of them."""
+    """Return the default arrays by field."""
     if list(found) == [""]:
         return {"image" if found[""].ndim == 4 else "array": ""}
     return {field_name(name): name for name in found}

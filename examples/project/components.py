@@ -1,4 +1,4 @@
-"""Components of this project: registered here, named in `conf/` and on the command line."""
+"""Components of this project, registered for use in `conf/` and on the command line."""
 
 from typing import Any
 

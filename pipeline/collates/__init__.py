@@ -1,1 +1,1 @@
-"""Collates: samples to a batch, one way per file."""
+"""Collates: samples to a batch."""

@@ -14,8 +14,6 @@ from functools import partial
 from importlib import import_module
 from pkgutil import resolve_name
 
-from penstock.core.user_errors import program_of
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Command:
@@ -99,7 +97,7 @@ def main(argv: list[str]) -> int:
             # What is typed for the same key comes later, and counts.
             overrides = [command.words[word], *(text for text in overrides if text != word)]
         elif near := difflib.get_close_matches(word, command.words, n=1):
-            print(f"{program_of(name)}: no {word!r}; did you mean {near[0]}?", file=sys.stderr)
+            print(f"penstock {name}: no {word!r}; did you mean {near[0]}?", file=sys.stderr)
             return 2
     if command.takes_typed:
         run = partial(run, typed=overrides)
@@ -121,7 +119,7 @@ def _paths_as_overrides(command: Command, texts: list[str]) -> list[str]:
 
 
 def _usage() -> str:
-    lines = [f"usage: {program_of('<command>')} [overrides]", ""]
+    lines = ["usage: penstock <command> [overrides]", ""]
     lines += [f"  {name:<8} {command.what}" for name, command in (_TRAIN | COMMANDS).items()]
-    lines += ["", f"`{program_of('<command>')} --help` shows a command's settings."]
+    lines += ["", "`penstock <command> --help` shows a command's settings."]
     return "\n".join(lines)

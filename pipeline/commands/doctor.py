@@ -15,7 +15,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from penstock.core.registry import find, register
-from penstock.core.user_errors import program_of
 from penstock.pipeline.commands.table import table_lines
 
 if TYPE_CHECKING:
@@ -59,7 +58,7 @@ def run(config: dict[str, Any]) -> int:
     settings: DoctorSettings = build_settings(config["doctor"])
     _print_machine(config)
     if not settings.equal:
-        how = f"{program_of('doctor')} equal=true"
+        how = "penstock doctor equal=true"
         print(f"\n`{how}` compares batches over engines, workers, ranks and a resume.")
         return 0
     return _print_equality(config, settings.batches)
@@ -95,12 +94,10 @@ def _print_machine(config: Mapping[str, Any]) -> None:
 def _cost_of_epoch(config: Mapping[str, Any]) -> str | None:
     """Tell the requests of an epoch by reading some of its batches; None: of a disk, a stream."""
     from penstock.core.contracts import FittedDecoder
-    from penstock.core.stage_times import CountedRecords
+    from penstock.core.stage_times import counted
     from penstock.datasets.caches.cached_storage import CachedStorage
     from penstock.datasets.files.access import is_url
-    from penstock.datasets.files.data_files import find_data_files
     from penstock.datasets.map_dataset import MapDataset
-    from penstock.datasets.records.indexed_storage import NoIndexYet, without_scans
     from penstock.pipeline.build import build_dataset, build_loader, build_sampler
     from penstock.pipeline.instantiate import build
     from penstock.pipeline.loader.plan import indexed_tasks
@@ -113,27 +110,18 @@ def _cost_of_epoch(config: Mapping[str, Any]) -> str | None:
     if isinstance(build(node["decode"]), FittedDecoder):
         return None  # a table, whose columns are read by another way
     plain = {**config, "dataset": {**node, "cache": {"_target_": "cache/none"}}}
-    try:
-        with without_scans():
-            dataset: Any = build_dataset(config, "train")
-            loader = build_loader(plain, "train")
-    except NoIndexYet as error:
-        there = find_data_files(path, endings=("",), where="doctor").marks
-        size_mb = sum(size_bytes for size_bytes, _ in there) / 1e6
-        return (
-            f"{error}, of {len(there):,} files with {size_mb:,.1f} MB; the first run makes it, and "
-            f"then doctor tells what an epoch asks for"
-        )
+    dataset: Any = build_dataset(config, "train")
+    loader = build_loader(plain, "train")
     assert isinstance(loader.dataset, MapDataset) and loader.plan is not None
     sampler = build_sampler(plain, loader.dataset)
     requests = size_bytes = batches = 0
     for number in range(0, len(loader), max(1, len(loader) // _READ_BATCHES)):
         task = next(indexed_tasks(loader.plan, sampler, len(loader.dataset), epoch=0,
                                   start=number, quarantine=frozenset()))  # fmt: skip
-        records = loader.dataset.read(task.indices, task.positions, 0)
+        with counted() as asked:
+            loader.dataset.read(task.indices, task.positions, 0)
         batches += 1
-        if isinstance(records, CountedRecords):
-            requests, size_bytes = requests + records.requests, size_bytes + records.fetched_bytes
+        requests, size_bytes = requests + asked.requests, size_bytes + asked.fetched_bytes
         if batches == _READ_BATCHES or size_bytes > _READ_BYTES:
             break
     loader.close()
@@ -294,7 +282,7 @@ def _loader(
 
 
 def _digested(batch: Any) -> Given:
-    from penstock.pipeline.loader.digest import batch_digest, row_digests
+    from penstock.pipeline.commands.digest import batch_digest, row_digests
 
     return Given(batch_digest(batch), row_digests(batch))
 

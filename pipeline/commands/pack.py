@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -104,7 +104,6 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
     from penstock.pipeline.instantiate import build
     from penstock.pipeline.packing.report import training_line
     from penstock.pipeline.packing.run import Packing, pack
-    from penstock.pipeline.packing.staging import Place
     from penstock.pipeline.packing.verify import check, open_packed
 
     settings: PackSettings = build_settings(config["pack"])
@@ -113,18 +112,20 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
     if settings.launcher == "ray" and workers == "auto":
         from penstock.core.ray_cluster import connected
 
-        num_workers = int(connected("pack.launcher=ray").cluster_resources().get("CPU", 1))
+        num_workers = int(connected().cluster_resources().get("CPU", 1))
     imports = config["imports"]
     if settings.check is not None:
         register_components(imports)
-        path = settings.check
-        if is_url(path):
-            from penstock.datasets.files.local_copies import local_copy
-
-            path = local_copy(path, hidden=True)
-        return check(Path(path), num_workers=num_workers, imports=imports)
+        return check(Path(settings.check), num_workers=num_workers, imports=imports)
     assert settings.path is not None
+    if is_url(settings.path):
+        raise ValueError(
+            f"pack.path: {settings.path} given, expected a folder; pack into one, and copy it to "
+            f"the store, such as: aws s3 sync FOLDER {settings.path}"
+        )
     refuse_nesting(config, settings.path)
+    folder = Path(settings.path).expanduser()
+    folder = folder.resolve() if folder.name in ("", "..") else folder
     sources = open_sources(config)
     if not sources:
         raise ValueError("pack: the data set has no records; check dataset.storage.path")
@@ -139,12 +140,9 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
         "dataset.decode": config["dataset"]["decode"] if settings.changes_images else None,
         **{f"the data of {s}": source.fingerprint() for s, source in sources.items()},
     }
-    how = {"on_error": settings.on_error, "verify": settings.verify}
-    place = Place.of(settings.path, {**recipe, **how}, overwrite=settings.overwrite)
     packing = Packing(
         sources=sources,
-        target=place.folder,
-        shown=str(place),
+        target=folder,
         writer=writer,
         name=name,
         recipe=recipe,
@@ -157,20 +155,18 @@ def run(config: dict[str, Any], typed: Sequence[str] = ()) -> int:
         for_few_parts=settings.changes_images or workers != "auto",
         imports=imports,
     )
-    status = 0 if place.is_packed else pack(packing)
+    status = pack(packing)
     if status == 0:
-        arguments = writer.storage_arguments
         split = next(iter(sources))
         line = training_line(
             config,
             typed,
             to=name,
-            place=_place(str(place), list(sources), arguments),
-            packed=open_packed(place.folder / split, {"storage": name, "arguments": arguments}),
+            place=_place(str(folder), list(sources)),
+            packed=open_packed(folder / split, {"storage": name}),
             has_names=any(source.index.field_classes for source in sources.values()),
             only_pixels=settings.raw == 1,
         )
-        place.finish()
         print(line)
     return status
 
@@ -206,7 +202,7 @@ def open_sources(config: dict[str, Any]) -> dict[str, Storage]:
     return sources
 
 
-def _place(target: str, splits: list[str], arguments: Mapping[str, Any]) -> list[str]:
+def _place(target: str, splits: list[str]) -> list[str]:
     """Overrides that say where the result lies."""
     # A folder to train and validate is opened as one; without either, a split by its own name.
     whole = {"train", "val"} <= set(splits)
@@ -215,7 +211,6 @@ def _place(target: str, splits: list[str], arguments: Mapping[str, Any]) -> list
         f"dataset.storage.path={target if whole else f'{target}/{splits[0]}'}",
         *([] if whole else ["dataset.val_fraction=0"]),
         *([f"dataset.test_path={target}/test"] if apart else []),
-        *(f"dataset.storage.{name}={value}" for name, value in arguments.items()),
     ]
 
 
@@ -262,7 +257,7 @@ def make_recode(config: dict[str, Any], settings: PackSettings) -> Recode:
     from penstock.transforms.recode import Recode
 
     node = config["dataset"]["decode"]
-    if node["_target_"] not in ("decode/image", "decode/scaled"):
+    if node["_target_"] != "decode/image":
         raise ValueError(
             f"pack: images are to be changed, but dataset/decode is {node['_target_']}, which "
             f"decodes none; give dataset/decode=image, or leave the options out"

@@ -61,12 +61,11 @@ def run(config: dict[str, Any]) -> int:
 
 def _find_run(path: str | None, outputs: str) -> Path:
     """Return the folder of a run, by its path or ``run.name``; None: the newest run."""
-    from penstock.pipeline.config.saved import SAVED, naming_folders, newest_first
+    from penstock.pipeline.config.saved import SAVED, named_run, newest_first
 
     folders = [] if "://" in outputs else newest_first(Path(outputs).expanduser())
     if path is not None:
-        [path] = naming_folders([f"trainer.resume={path}", f"outputs={outputs}"], None)[:1]
-        folder = Path(path.partition("=")[2]).expanduser()
+        folder = Path(named_run(path, outputs)).expanduser()
     else:
         folder = folders[0] if folders else Path(outputs)
     if not (folder / SAVED).is_file():

@@ -8,6 +8,7 @@ from typing import Any
 from penstock.core import registry
 from penstock.core.user_errors import Problem
 from penstock.datasets.mix import with_keys_of_source
+from penstock.pipeline.config.errors import is_below
 from penstock.pipeline.mixes import MIX, sources_of
 
 
@@ -18,12 +19,12 @@ def check_components(config: dict[str, Any], wrong: Collection[str]) -> list[Pro
         config: The config as far as it could be checked.
         wrong: Keys that have been reported; nothing is reported at or below them.
     """
-    dataset = config.get("dataset")
-    if not isinstance(dataset, dict) or dataset.get("_target_") != MIX:
-        return [*_problems(config, config, wrong)]
-    found = [*_problems(config, {**config, "dataset": {"_target_": MIX}}, wrong)]
-    if _is_wrong("dataset.sources", wrong):
+    is_mix = registry.value_at(config, "dataset._target_") == MIX
+    nodes = {**config, "dataset": {"_target_": MIX}} if is_mix else config
+    found = [*_problems(config, nodes, wrong)]
+    if not is_mix or _is_wrong("dataset.sources", wrong):
         return found
+    dataset = config["dataset"]
     wrong = {*wrong, *(problem.key for problem in found)}
     right = {
         name: source
@@ -64,6 +65,4 @@ def _targets(node: Any, key: str = "") -> Iterator[tuple[str, str]]:
 
 def _is_wrong(key: str, wrong: Collection[str]) -> bool:
     """Return whether a reported mistake makes the value of a key unknown."""
-    return any(
-        bad == "" or f"{key}.".startswith(f"{bad}.") or bad == f"{key}._target_" for bad in wrong
-    )
+    return is_below(key, wrong) or bool({"", f"{key}._target_"} & {*wrong})

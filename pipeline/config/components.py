@@ -14,31 +14,15 @@ from pathlib import Path
 from penstock.pipeline.config.errors import ConfigError, Problem
 from penstock.pipeline.config.libraries import take_classes_of
 
-ENTRY_POINT_GROUP = "penstock.components"
-
 # A walk over all packages would import torch and the training loop.
-LEAVES = (
-    "penstock.datasets",
-    "penstock.datasets.storages",
-    "penstock.datasets.annotations",
-    "penstock.datasets.caches",
-    "penstock.datasets.sources",
-    "penstock.datasets.streams.dataset",
-    "penstock.transforms.decode",
-    "penstock.transforms.cpu",
-    "penstock.transforms.device",
-    "penstock.pipeline.samplers",
-    "penstock.pipeline.collates",
-    "penstock.pipeline.loader.executors",
-    "penstock.pipeline.loader.settings",
-    "penstock.pipeline.tasks",
-    "penstock.pipeline.models",
-    "penstock.pipeline.schedulers",
-    "penstock.pipeline.learning.parameters",
-    "penstock.pipeline.training.settings",
-    "penstock.pipeline.training.loggers",
-    "penstock.pipeline.training.callbacks",
-)
+_NAMES = """
+datasets datasets.storages datasets.annotations datasets.caches datasets.sources
+datasets.streams.dataset transforms.decode transforms.cpu transforms.device pipeline.samplers
+pipeline.collates pipeline.loader.executors pipeline.loader.settings pipeline.tasks
+pipeline.models pipeline.schedulers pipeline.learning.parameters pipeline.training.settings
+pipeline.training.loggers pipeline.training.callbacks
+"""
+LEAVES = tuple(f"penstock.{name}" for name in _NAMES.split())
 """Packages whose modules register components, and single modules that do."""
 
 
@@ -57,16 +41,15 @@ def load_builtin() -> None:
     """Import every built-in component."""
     for name in LEAVES:
         leaf = importlib.import_module(name)
-        for module in sorted(
-            found.name for found in pkgutil.iter_modules(getattr(leaf, "__path__", ()))
-        ):
+        modules = pkgutil.iter_modules(getattr(leaf, "__path__", ()))
+        for module in sorted(found.name for found in modules):
             importlib.import_module(f"{name}.{module}")
 
 
 @cache
 def load_entry_points() -> None:
     """Import the plug-ins of installed packages."""
-    for entry_point in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
+    for entry_point in importlib.metadata.entry_points(group="penstock.components"):
         entry_point.load()
 
 
@@ -78,14 +61,11 @@ def load_imports(names: Iterable[str]) -> None:
     Raises:
         ConfigError: A module or file is missing, or a file has the name of another module.
     """
-    problems = []
     for name in names:
-        problem = _load(name)
-        if problem is not None:
-            problems.append(Problem("imports", problem))
+        load = _load_file if _is_file(name) else _load_module
+        if problem := load(name):
+            raise ConfigError([Problem("imports", problem)])
         take_classes_of(module_of(name))
-    if problems:
-        raise ConfigError(problems)
 
 
 def module_of(name: str) -> str:
@@ -97,11 +77,8 @@ def _is_file(name: str) -> bool:
     return name.endswith(".py") or "/" in name or "\\" in name
 
 
-def _load(name: str) -> str | None:
-    if _is_file(name):
-        return _load_file(Path(name).expanduser())
-    top = name.partition(".")[0]
-    if importlib.util.find_spec(top) is None and any(Path().glob(f"{top}*")):
+def _load_module(name: str) -> str | None:
+    if importlib.util.find_spec(name.partition(".")[0]) is None:
         _search_also(Path.cwd())
     try:
         importlib.import_module(name)
@@ -109,25 +86,22 @@ def _load(name: str) -> str | None:
         # Another missing name is an import inside the module.
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise
-        file = Path(*name.split(".")).with_suffix(".py")
-        remedy = f"type imports=[{file}]" if file.exists() else "or the path of a file, ./x.py"
-        return f"no module named {name!r}; an importable module is needed, {remedy}"
+        return f"no module named {name!r}; give an importable module, or a file such as ./x.py"
     return None
 
 
-def _load_file(path: Path) -> str | None:
+def _load_file(name: str) -> str | None:
     """Import a file by its stem from its folder, so that what it defines can be pickled."""
-    path = path.resolve()
+    path = Path(name).expanduser().resolve()
+    stem = path.stem
     if not path.is_file():
         return f"no file {str(path)!r}; paths start at the working directory, {Path.cwd()}"
-    stem = path.stem
     if not stem.isidentifier():
         return f"{path.name!r} cannot be imported: rename it to letters, digits and _"
-    other = _origin_of(stem)
-    if other is not None and other != path:
-        return f"{str(path)!r}: another module is named {stem!r} ({other}); rename the file"
     _search_also(path.parent)
-    importlib.import_module(stem)
+    other = getattr(importlib.import_module(stem), "__file__", None) or "built in"
+    if Path(other).resolve() != path:
+        return f"{str(path)!r}: another module is named {stem!r} ({other}); rename the file"
     return None
 
 
@@ -136,14 +110,3 @@ def _search_also(folder: Path) -> None:
     if str(folder) not in sys.path:
         sys.path.append(str(folder))
         importlib.invalidate_caches()
-
-
-def _origin_of(stem: str) -> Path | None:
-    """Return the file of the module of this name, loaded or not."""
-    spec = None
-    if (loaded := sys.modules.get(stem)) is not None:
-        origin = getattr(loaded, "__file__", None)
-    else:
-        spec = importlib.util.find_spec(stem)
-        origin = spec.origin if spec else None
-    return Path(origin or f"<{stem}>").resolve() if loaded or spec else None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
-from html import escape
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,44 +12,28 @@ import hydra
 from hydra import initialize_config_dir, version
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import SafeDumper, YAMLError, safe_dump, safe_load
+from yaml import YAMLError, safe_load
 
-from penstock.core import registry
+from penstock.core.registry import find
 from penstock.core.user_errors import Problem, listing, nearest
 from penstock.datasets.files.passwords import hidden
 from penstock.pipeline.config.checks import check_components
 from penstock.pipeline.config.components import register_components
-from penstock.pipeline.config.errors import ConfigError
-from penstock.pipeline.config.interpolation import plain, referred_keys, unresolved_keys
+from penstock.pipeline.config.errors import ConfigError, is_below, type_nearest
+from penstock.pipeline.config.interpolation import plain, referred_keys
 from penstock.pipeline.config.libraries import family_of
 from penstock.pipeline.config.options import CONF, option_file, search_in, store_options
-from penstock.pipeline.config.overrides import Typed, parse, quote, read_overrides
-from penstock.pipeline.config.places import CHOSEN_BY, NAMED, PRESETS, STEPS
+from penstock.pipeline.config.overrides import Typed, parse, quote, read_overrides, settings_of
+from penstock.pipeline.config.places import NAMED, PRESETS, STEPS
 from penstock.pipeline.config.resolve import resolve, suit_model
-from penstock.pipeline.config.resume import resume
-from penstock.pipeline.config.saved import naming_folders, saved_run
+from penstock.pipeline.config.saved import resumed, saved_run, variables_of, with_folders
 from penstock.pipeline.config.schema import check
 from penstock.pipeline.config.values import given
 
 # Hydra asserts that lines with `override` end a list of defaults.
 FAILURES = (HydraException, OmegaConfBaseException, YAMLError, ValueError, AssertionError)
-
-
-class Config(dict[str, Any]):
-    """A plain config, which a notebook shows as YAML."""
-
-    def _repr_html_(self) -> str:
-        texts = (
-            (escape(key), escape(safe_dump(value, sort_keys=False, allow_unicode=True)))
-            for key, value in self.items()
-        )
-        parts = (f"<details><summary>{k}</summary><pre>{text}</pre></details>" for k, text in texts)
-        return "".join(parts)
-
-
-SafeDumper.add_representer(Config, SafeDumper.represent_dict)
 
 
 def compose(
@@ -73,34 +56,28 @@ def compose(
         ConfigError: A ValueError with a line for every mistake.
     """
     search_in(config_dir)
-    return Config(configure(overrides))
+    return configure(overrides)
 
 
 def prepare(overrides: Sequence[str] = ()) -> None:
-    """Register the components that overrides import, and give Hydra their options.
+    """Register the components that overrides and presets import, and give Hydra their options.
 
     Raises:
         ConfigError: A module to import does not exist.
     """
-    register_components(_imports_in(overrides))
-    store_options()
-
-
-def _imports_in(overrides: Sequence[str]) -> list[str]:
-    """Read ``imports=[...]``; the last one counts, as for any key."""
-    names: list[str] = []
+    typed: list[str] = []
+    presets: list[str] = []
     for text in overrides:
-        if text.lstrip("+").startswith("imports="):
-            try:
-                value = parse(quote(text)).value()
-            except HydraException:  # reported with all overrides
-                continue
-            if isinstance(value, str):
-                raise ConfigError([
-                    Problem("imports", f"{value!r} given, expected a list; type imports=[{value}]")
-                ])  # fmt: skip
-            names = [str(name) for name in value] if isinstance(value, list) else []
-    return names
+        key, _, value = text.lstrip("+").partition("=")
+        with suppress(HydraException, YAMLError, AttributeError):  # reported with all overrides
+            if key == "imports":  # the last one counts, as for any key
+                names: Any = parse(quote(text)).value()
+                typed = [str(name) for name in (names if isinstance(names, list) else [names])]
+            files = [option_file(key, name) for name in value.strip("[]").split(",")]
+            for file in filter(None, files if key in PRESETS else ()):
+                presets += safe_load(file.read_text(encoding="utf-8")).get("imports") or ()
+    register_components([*typed, *presets])
+    store_options()
 
 
 def configure(texts: Sequence[str], *, command: str | None = None) -> dict[str, Any]:
@@ -110,55 +87,42 @@ def configure(texts: Sequence[str], *, command: str | None = None) -> dict[str, 
         ConfigError: With all mistakes.
     """
     prepare(texts)
-    settings = settings_of(command)
-    texts = naming_folders(texts, command)
-    typed, problems = read_overrides(texts, command=command, settings=tuple(settings)[1:])
-    if (file := saved_run(typed, problems, command)) is not None:
-        return resume(file, typed, problems, {command: settings} if command else {})
-    wrong = {problem.key for problem in problems}
-    chosen = CHOSEN_BY.get(command or "", {})
-    wrong |= {group for name, group in chosen.items() if f"{command}.{name}" in wrong}
-    if wrong & {*PRESETS}:  # a preset chooses anything, so nothing is known of the values
+    typed, problems = read_overrides(texts, command)
+    typed = with_folders(typed)
+    file = saved_run(typed, problems, command)
+    if {problem.key for problem in problems} & {*PRESETS}:  # a preset chooses anything
         raise ConfigError(problems)
-    _import_presets(typed)
-    for name, group in chosen.items():  # the command's own choice where nothing is typed
-        if group not in wrong and not any(each.group == group for each in typed):
-            option = str(settings[name])
-            typed.append(Typed("", group, option, group, False, f"+{group}={option}"))
-    skip = frozenset(key.replace("/", ".") for key in wrong)
-    typed = [each for each in typed if each.group or not _below(each.key, skip)]
-    composed = _composed(typed, problems)
-    if command is not None:
-        options = {
-            name: each.options[0]
-            for name, group in chosen.items()
-            for each in typed
-            if each.group == group and each.options
-        }
-        given_here = OmegaConf.select(composed, command) or {}
-        with open_dict(composed):
-            composed[command] = {**settings, **given_here, **options}
-    return checked(composed, typed, problems, skip=skip, command=command, fresh=True)
+    wrong = _keys_of(problems)
+    typed = [each for each in typed if each.group or not is_below(each.key, wrong)]
+    variables = frozenset[str]()
+    if file is None:
+        config = compose_typed(typed, problems, command)
+    else:
+        config = resumed(file, compose_typed(typed, [], command), typed, problems)
+        variables = variables_of(config)
+        config.update({command: settings_of(command)} if command else {})
+        problems += set_values(config, typed)
+    return checked(
+        config, typed, problems, command=command, variables=variables, fresh=file is None
+    )
 
 
-def settings_of(command: str | None) -> dict[str, Any]:
-    """Return the settings of a command with their defaults, behind their target."""
-    component = registry.find(f"settings/{command}")
-    return dict(registry.option_node(component)) if component is not None else {}
+def compose_typed(
+    typed: Sequence[Typed], problems: list[Problem], command: str | None
+) -> DictConfig:
+    """Compose typed options, the settings of a command and typed values; `problems` grows.
 
-
-def _import_presets(typed: Sequence[Typed]) -> None:
-    """Load the modules that chosen presets import."""
-    for each in typed:
-        for option in each.options if each.group in PRESETS else ():
-            file = option_file(each.group, option)
-            try:
-                held = safe_load(file.read_text(encoding="utf-8")) if file else None
-            except YAMLError as error:
-                raise ConfigError([Problem("", one_line(error))]) from error
-            if isinstance(held, dict) and held.get("imports"):
-                register_components(held["imports"])
-                store_options()
+    Raises:
+        ConfigError: Hydra refuses the options, or a file of one of them is broken.
+    """
+    choices = sorted((each for each in typed if each.group), key=lambda one: "/" in one.group)
+    try:
+        config = _compose_choices([each.hydra for each in choices])
+    except FAILURES as error:
+        raise ConfigError([*problems, Problem("", one_line(error))]) from error
+    config.update({command: settings_of(command)} if command else {})
+    problems += set_values(config, typed)
+    return config
 
 
 def checked(
@@ -166,7 +130,6 @@ def checked(
     typed: Sequence[Typed],
     problems: Sequence[Problem] = (),
     *,
-    skip: frozenset[str] = frozenset(),
     command: str | None = None,
     variables: frozenset[str] = frozenset(),
     fresh: bool = False,
@@ -176,8 +139,7 @@ def checked(
     Args:
         config: The config.
         typed: The overrides it was composed with.
-        problems: Their problems.
-        skip: Keys that have been reported.
+        problems: Their problems; nothing at or below the keys of these is reported again.
         command: The command whose settings stand under its name.
         variables: Keys at which a saved config holds values for interpolations.
         fresh: The config is new: implicit choices depend on what is typed.
@@ -187,23 +149,25 @@ def checked(
     """
     resolved, unresolved = plain(config)
     resolved = hidden(resolved)
-    chosen = {each.key for each in typed}
-    resolve(resolved, chosen if fresh else None)
-    skip |= {*unresolved_keys(resolved)}
-    variables |= referred_keys(config)
-    keys = frozenset(each.key for each in typed if not each.group)
-    found, mistakes = check(resolved, skip=skip, variables=variables, typed=keys, command=command)
-    everything = [*problems, *unresolved, *mistakes]
-    wrong = {problem.key for problem in everything} | skip
-    everything += check_components(found, wrong)
-    everything += suit_model(found, wrong)
+    resolve(resolved, {each.key for each in typed} if fresh else None)
+    found, mistakes = check(
+        resolved,
+        skip=_keys_of(problems) | unresolved.keys(),
+        variables=variables | referred_keys(config),
+        typed=frozenset(each.key for each in typed),
+        command=command,
+    )
+    failed = (Problem(key, why) for key, why in unresolved.items() if why)
+    everything = [*problems, *failed, *mistakes]
+    wrong = _keys_of(everything) | unresolved.keys()
+    everything += [*check_components(found, wrong), *suit_model(found, wrong)]
     if everything:
         raise ConfigError(everything)
     return found
 
 
-def _below(key: str, others: frozenset[str]) -> bool:
-    return any(f"{key}.".startswith(f"{other}.") for other in others)
+def _keys_of(problems: Iterable[Problem]) -> frozenset[str]:
+    return frozenset(problem.key.replace("/", ".") for problem in problems)
 
 
 @contextmanager
@@ -233,73 +197,37 @@ def compose_texts(texts: Sequence[str], *, with_hydra: bool = False) -> DictConf
     return config
 
 
-def _composed(typed: Sequence[Typed], problems: list[Problem]) -> DictConfig:
-    """Compose the chosen options by Hydra, then set the values that were typed.
-
-    Raises:
-        ConfigError: A file is broken.
-    """
-    config, _ = choose([each for each in typed if each.group], problems)
-    for each in typed:
-        if not each.group and (problem := set_value(config, each)):
-            problems.append(problem)
-    return config
-
-
-def choose(typed: Sequence[Typed], problems: list[Problem]) -> tuple[DictConfig, list[Typed]]:
-    """Compose chosen options; a group that the defaults lack is appended (``+group=option``).
-
-    Returns:
-        The config, and the choices that Hydra accepts; `problems` gets the others.
-
-    Raises:
-        ConfigError: A file is broken.
-    """
+def _compose_choices(texts: list[str]) -> DictConfig:
+    """Compose options; append those of groups that the lists of defaults lack."""
     try:
-        return compose_texts([each.hydra for each in typed]), list(typed)
-    except FAILURES:  # one of them; find it
-        pass
-    good: list[Typed] = []
-    config = compose_texts([])
-    for each in sorted(typed, key=lambda one: "/" in one.group):
-        tries = [each.hydra]
-        if not each.deleted:
-            tries.append(each.hydra[1:] if each.hydra[0] == "+" else f"+{each.hydra}")
-        failures = []
-        for text in tries:
-            try:
-                config = compose_texts([*(one.hydra for one in good), text])
-            except FAILURES as error:
-                failures.append(error)
-                continue
-            good.append(replace(each, hydra=text))
-            break
-        else:
-            if not each.deleted:  # a file names something that does not exist
-                raise ConfigError([*problems, Problem("", one_line(failures[0]))])
-            problems.append(Problem(each.key, "there is no such choice to remove"))
-    return config, good
+        return compose_texts(texts)
+    except HydraException as error:
+        lacking = re.match(r"Could not override '([\w/]+)'", str(error))
+        found = [text for text in texts if lacking and text.startswith(f"{lacking[1]}=")]
+        if not found:
+            raise
+        return _compose_choices([f"+{text}" if text in found else text for text in texts])
 
 
-def set_value(config: DictConfig, typed: Typed) -> Problem | None:
-    """Set or remove one value as it was typed, or return what is wrong with it."""
-    key, value = typed.key, typed.value
-    parent, _, leaf = key.rpartition(".")
+def set_values(config: DictConfig, typed: Sequence[Typed]) -> list[Problem]:
+    """Set or remove the values that were typed, and return what is wrong with them."""
+    values = [each for each in typed if not each.group]
+    return [problem for each in values if (problem := _set_value(config, each))]
+
+
+def _set_value(config: DictConfig, typed: Typed) -> Problem | None:
+    parent, _, leaf = typed.key.rpartition(".")
     node = OmegaConf.select(config, parent, throw_on_missing=False) if parent else config
     names = [str(name) for name in node] if isinstance(node, DictConfig) else []
-    if typed.deleted:
-        if leaf in names:
-            del node[leaf]
-            return None
-        near = nearest(leaf, names)
-        remedy = f"; type ~{f'{parent}.{near}'.lstrip('.')}" if near else ""
-        return Problem(key, f"there is nothing of this name to remove{remedy}")
-    if problem := _changes_nothing(typed, node, names) or _not_a_number(typed, node):
+    if typed.deleted and leaf in names:
+        del node[leaf]
+    elif problem := _changes_nothing(typed, node, names) or _not_a_number(typed, node):
         return problem
-    try:
-        OmegaConf.update(config, key, value, merge=True, force_add=True)
-    except FAILURES as error:
-        return Problem(key, f"cannot be given here: {one_line(error)}")
+    else:
+        try:
+            OmegaConf.update(config, typed.key, typed.value, merge=True, force_add=True)
+        except FAILURES as error:
+            return Problem(typed.key, f"cannot be given here: {one_line(error)}")
     return None
 
 
@@ -310,29 +238,25 @@ def _changes_nothing(typed: Typed, node: Any, names: list[str]) -> Problem | Non
     be close to an existing one.
     """
     key, (parent, _, leaf) = typed.key, typed.key.rpartition(".")
-    if typed.value == {}:
-        if leaf not in names or not isinstance(node[leaf], DictConfig) or not node[leaf]:
-            return None
+    if typed.value == {} and leaf in names and isinstance(node[leaf], DictConfig) and node[leaf]:
         remedy = f"to empty it type {key}=null, to remove a key ~{key}.<key>"
         return Problem(key, f"{{}} given, which adds nothing to the existing keys; {remedy}")
-    if typed.value is not None or parent not in NAMED or leaf in names:
-        return None
-    near = nearest(leaf, names)
-    if near is None and parent in STEPS:
-        return None
-    remedy = f"type {parent}.{near}=null" if near else f"leave {key} away"
-    there = f"{parent} has {listing(names) or 'none'}"
-    return Problem(key, f"null given, which removes nothing: {there}; {remedy}")
+    is_null = typed.value is None and parent in NAMED and leaf not in names
+    if typed.deleted or (is_null and (parent not in STEPS or nearest(leaf, names))):
+        form = f"~{parent}.{{}}".replace("~.", "~") if typed.deleted else f"{parent}.{{}}=null"
+        there = f"nothing of this name to remove, there is {listing(names) or 'nothing'}"
+        return Problem(
+            key, there + (type_nearest(leaf, names, form) or f"; leave {typed.text} away")
+        )
+    return None
 
 
 def _not_a_number(typed: Typed, node: Any) -> Problem | None:
     """Refuse text for an argument of a library class to which its option gives a number."""
-    raw = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else {}
-    assert isinstance(raw, dict)
+    raw: Any = OmegaConf.to_container(node, resolve=False) if isinstance(node, DictConfig) else {}
     before, target = raw.get(typed.key.rpartition(".")[2]), str(raw.get("_target_"))
-    if registry.find(target) or not isinstance(before, int | float) or isinstance(before, bool):
-        return None
-    if not isinstance(typed.value, str) or "${" in typed.value or family_of(target) is None:
+    is_number = type(before) in (int, float) and not find(target) and family_of(target)
+    if not is_number or not isinstance(typed.value, str) or "${" in typed.value:
         return None
     said = f"{given(typed.value)} given, expected a number; type {typed.key}={given(before)}"
     return Problem(typed.key, said)
@@ -343,6 +267,6 @@ def one_line(error: BaseException) -> str:
     if isinstance(error, AssertionError):
         return "a list of defaults cannot be read; put its lines with override last"
     text = str(error) or str(error.__cause__)
-    for end in ("\nConfig search path:", "\nSee https:", "\n    full_key:"):
+    for end in ("\nConfig search path:", "\nSee https:", "\n    full_key:", "\nTo append"):
         text = text.split(end)[0]
-    return " ".join(text.split())
+    return " ".join(text.split()).rstrip(".")

@@ -29,12 +29,20 @@ class ConfigError(ValueError):
         return ConfigError, (self.problems,)
 
 
+def type_nearest(name: str, names: Iterable[str], typed: str = "{}") -> str:
+    """Return what to type with the closest of `names`, as the end of an error line, or nothing."""
+    near = nearest(name, names)
+    return "" if near is None else f"; type {typed.format(near)}"
+
+
+def is_below(key: str, others: Iterable[str]) -> bool:
+    """Return whether a key is one of `others`, or lies inside of one."""
+    return any(f"{key}.".startswith(f"{other}.") for other in others)
+
+
 def is_first_rank() -> bool:
     """Tell whether this process speaks for all that torchrun has started."""
     return os.environ.get("RANK", "0") == "0"
-
-
-_TORCHRUN_ENDS_S = 3.0
 
 
 def tell(text: str, *, of_all_ranks: bool = False) -> None:
@@ -60,4 +68,4 @@ def tell(text: str, *, of_all_ranks: bool = False) -> None:
 def leave_it_to_another() -> None:
     """Wait, under torchrun, to be ended: the rank that ends first is the cause in its summary."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
-        time.sleep(_TORCHRUN_ENDS_S)
+        time.sleep(3)

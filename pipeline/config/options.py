@@ -105,9 +105,6 @@ def options_of(group: str) -> list[str]:
 
 def groups() -> list[str]:
     """List the groups that have options."""
-    found = {
-        str(file.parent.relative_to(folder))
-        for folder in _folders()
-        for file in folder.glob("*/**/*.yaml")
-    }
-    return sorted(found | {group for group, _ in _registered()})
+    files = {str(file.parent.relative_to(folder))
+             for folder in _folders() for file in folder.glob("*/**/*.yaml")}  # fmt: skip
+    return sorted(files | {group for group, _ in _registered()})

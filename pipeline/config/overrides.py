@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override, Quote, QuotedString, ValueType
+from hydra.core.override_parser.types import Override, Quote, QuotedString
 from hydra.errors import HydraException
 
+from penstock.core.registry import find, option_node
 from penstock.core.user_errors import Problem, listing, nearest
-from penstock.pipeline.config.hints import (
-    REMEDIES,
-    foreign_name,
-    instead_of_option,
-    nearest_option,
-    without_dashes,
-)
+from penstock.pipeline.config.hints import INSTEAD, instead_of_option
 from penstock.pipeline.config.options import SIDE_BY_SIDE, groups, options_of
 from penstock.pipeline.config.places import CHOSEN_BY, PRESETS, top_level_keys
+from penstock.pipeline.config.values import shown
 
 _PARSER = OverridesParser.create()
 _KEY = re.compile(r"(?P<key>(?:\+\+|\+|~)?[^=]*?)=(?P<value>.*)", re.DOTALL)
@@ -29,7 +26,6 @@ _SOURCE_PART = re.compile(
     r"(?P<group>sampler|dataset|dataset\.(storage|decode|cache|annotations))"
 )
 _SWEPT = ("hydra.launcher", "hydra.sweeper", "hydra/launcher", "hydra/sweeper")
-_FLAGS = ("--help", "--cfg", "--multirun", "--config-dir")
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +35,7 @@ class Typed:
     Attributes:
         text: As typed.
         key: The full key that it changes.
-        value: The plain value; a sweep of Hydra's in a sweep.
+        value: The plain value, or a list of the chosen options.
         group: The group whose option it chooses; empty if it changes a value.
         deleted: It takes the key or the group away.
         hydra: As Hydra takes it.
@@ -51,12 +47,6 @@ class Typed:
     group: str
     deleted: bool
     hydra: str
-
-    @property
-    def options(self) -> list[str]:
-        """The chosen options."""
-        values = self.value if isinstance(self.value, list) else [self.value]
-        return [] if self.deleted or self.value is None else [_word(value) for value in values]
 
 
 def parse(text: str) -> Override:
@@ -118,201 +108,131 @@ def _split(value: str) -> Iterator[str]:
 
 
 def _readable(text: str) -> bool:
-    try:
-        parse(text)
-    except HydraException:
-        return False
-    return True
+    with suppress(HydraException):
+        return bool(parse(text))
+    return False
+
+
+def settings_of(command: str | None) -> dict[str, Any]:
+    """Return the settings of a command with their defaults, behind their target."""
+    component = find(f"settings/{command}")
+    return dict(option_node(component)) if component is not None else {}
 
 
 def read_overrides(
-    texts: Sequence[str], *, command: str | None = None, settings: Sequence[str] = (),
-    sweep: bool = False,
-) -> tuple[list[Typed], list[Problem]]:  # fmt: skip
+    texts: Sequence[str], command: str | None = None
+) -> tuple[list[Typed], list[Problem]]:
     """Read overrides.
 
     Args:
         texts: As typed.
         command: The command whose settings may be typed without its name: ``path=x``.
-        settings: The names of these settings.
-        sweep: Overrides may have several values.
 
     Returns:
         The overrides that can be given to Hydra, and the problems of the others.
     """
-    found: list[Typed] = []
+    settings = settings_of(command)
+    found: dict[str, Typed] = {}
     problems = []
     for text in texts:
         try:
-            override = parse(quoted := quote(text, sweep=sweep))
+            override = parse(quoted := quote(text))
         except HydraException:
             problems.append(_unreadable(text))
             continue
-        if override.key_or_group in settings:
+        if override.key_or_group in settings.keys() - {"_target_"}:
             quoted = re.sub(r"^([+~]*)", rf"\g<1>{command}.", quoted)
             override = replace(override, key_or_group=f"{command}.{override.key_or_group}")
-        item = _read(override, text, quoted, command, sweep)
+        item = _read(override, text, quoted)
         if isinstance(item, Problem):
             problems.append(item)
-            continue
-        same = [each for each in found if item.group and each.key == item.key and each.group]
-        for before in same:  # the last choice counts, or joins the others
-            if before.options and item.options and item.group in SIDE_BY_SIDE and not sweep:
-                both = list(dict.fromkeys(before.options + item.options))
+        elif not item.group:
+            found[f"{len(found)} {text}"] = item
+        else:  # the last choice counts, or joins the others
+            before = found.get(item.key)
+            if before and before.value and item.value and item.group in SIDE_BY_SIDE:
+                both = list(dict.fromkeys(before.value + item.value))
                 item = replace(item, value=both, hydra=f"{item.group}=[{','.join(both)}]")
-            found[found.index(before)] = item
-        if not same:
-            found.append(item)
-    return found, problems
+            found[item.key] = item
+    typed = list(found.values())
+    for name, group in CHOSEN_BY.get(command or "", {}).items():
+        key = f"{command}.{name}"
+        option = str([settings[name], *(each.value for each in typed if each.key == key)][-1])
+        problems += [Problem(group, f"type {key}=...") for each in typed if each.group == group]
+        if problem := wrong_option(key, group, option):
+            problems.append(problem)
+            option = str(settings[name])
+        typed.append(Typed("", group, [option], group, False, f"+{group}={option}"))
+    return typed, problems
 
 
-def _read(
-    override: Override, text: str, quoted: str, command: str | None, sweep: bool
-) -> Typed | Problem:
+def _read(override: Override, text: str, quoted: str) -> Typed | Problem:
     key, deleted = override.key_or_group, override.is_delete()
     if not key:
         return Problem(text, "no key given; an override is key=value")
     if override.is_hydra_override():
-        if sweep and key.startswith(_SWEPT):
-            return Typed(text, key, None, "", deleted, quoted)
-        remedy = REMEDIES.get(key, f"leave {key} away")
-        if key.startswith(_SWEPT):
-            return Problem(key, "only a sweep has a launcher and a sweeper; add -m")
-        return Problem(
-            key, f"Penstock accepts only hydra/launcher and hydra/sweeper of Hydra; {remedy}"
-        )
-    if override.is_sweep_override() and not sweep:
-        return _needs_sweep(override)
-    value = override.value() if not override.is_sweep_override() else None
+        leave = "add -m" if key.startswith(_SWEPT) else f"leave {key} away"
+        return Problem(key, f"only sweeps take settings of Hydra; {INSTEAD.get(key, leave)}")
+    if override.is_sweep_override():
+        values = override.get_value_string()
+        one = f", or write a list as [{values}]" if override.is_choice_sweep() else ""
+        return Problem(key, f"{values} is a sweep; add -m to run a job for each value{one}")
+    if override.package is not None:
+        return Problem(key, f"@{override.package} given, but a key has one place here")
+    value: Any = override.value()
     typed = Typed(text, key, value, "", deleted, quoted)
-    by_command = CHOSEN_BY.get(command or "", {})
-    part = _SOURCE_PART.fullmatch(key)
-    if key.partition(".")[0] == command and key.partition(".")[2] in by_command:
-        return _choice(override, typed, by_command[key.partition(".")[2]])
-    if part is not None and (isinstance(value, str) or override.is_sweep_override()):
-        return _choice(override, typed, part["group"].replace(".", "/"), place=key)
+    if (part := _SOURCE_PART.fullmatch(key)) and isinstance(value, str):
+        return _choice(typed, part["group"].replace(".", "/"), place=key)
     if options_of(key) and not isinstance(value, dict):
-        return _choice(override, typed, key)
-    if problem := _wrong_key(key, value, override):
-        return problem
-    prefix = "~" if deleted else "++"
+        return _choice(typed, key)
+    if "/" in key:
+        remedy = f"{nearest(key, groups(), cutoff=0.9) or key.replace('/', '.')}={shown(value)}"
+        return Problem(key, f"no such group, there are {listing(groups(), 30)}; type {remedy}")
     bare = quoted.lstrip("+~")
-    return replace(typed, hydra=f"{prefix}{bare.partition('=')[0] if deleted else bare}")
+    return replace(typed, hydra=f"~{bare.partition('=')[0]}" if deleted else f"++{bare}")
 
 
-def _choice(override: Override, typed: Typed, group: str, place: str = "") -> Typed | Problem:
+def _choice(typed: Typed, group: str, place: str = "") -> Typed | Problem:
     """Read the choice of an option.
 
     Args:
-        override: As Hydra parsed it.
         typed: Its key is reported if the option is unknown.
         group: The group.
         place: The key at which the option stands, if it is not the place of its group.
     """
-    if override.package is not None:
-        return Problem(
-            f"{group}@{override.package}", f"a group has one place here; type {group}=..."
-        )
-    if isinstance(typed.value, list) and group not in (*SIDE_BY_SIDE, *PRESETS):
-        remedy = f"; type {typed.key}={_word(typed.value[0])}" if typed.value else ""
-        given = override.get_value_element_as_str()
-        return Problem(typed.key, f"{given} given, accepts one option{remedy}")
-    known = options_of(group)
-    chosen = replace(typed, key=place or group.replace("/", "."), group=group)
+    chosen = replace(typed, key=place or group.replace("/", "."), group=group, value=[])
     if typed.deleted:
         return replace(chosen, hydra=f"~{group}")
-    if typed.value is None and not override.is_sweep_override():
-        text = f"{group}=none" if "none" in known else f"~{group}"
-        return replace(chosen, value=None, hydra=text)
-    for name in _swept_options(override, known) if override.is_sweep_override() else chosen.options:
-        if name not in known:
-            remedy = instead_of_option(group, name, known)
-            remedy = remedy.replace(f"type {group}=", f"type {typed.key}=")
-            options = listing(known, 30) or "none"
-            return Problem(typed.key, f"no option {name!r}, the options are {options}{remedy}")
-    value = typed.hydra.partition("=")[2] if override.is_sweep_override() else chosen.options
-    if isinstance(value, list):
-        value = f"[{','.join(value)}]" if isinstance(typed.value, list) else value[0]
-    at = f"{group}@{place}" if place else group
-    if place and "/" not in group:  # a named source is in no list of defaults
-        at = f"+{at}"
-    return replace(chosen, hydra=f"{at}={value}")
+    if typed.value is None:
+        return replace(
+            chosen, hydra=f"{group}=none" if "none" in options_of(group) else f"~{group}"
+        )
+    is_list = isinstance(typed.value, list)
+    names = [shown(each) for each in (typed.value if is_list else [typed.value])]
+    if is_list and group not in (*SIDE_BY_SIDE, *PRESETS):
+        what, one = f"[{','.join(names)}] given", names[0] if names else "..."
+        return Problem(typed.key, f"{what}, accepts one option; type {typed.key}={one}")
+    for name in names:
+        if problem := wrong_option(typed.key, group, name):
+            return problem
+    plus = "+" if place and "/" not in group else ""  # a named source is in no list of defaults
+    at = f"{plus}{group}@{place}" if place else group
+    value = f"[{','.join(names)}]" if is_list else names[0]
+    return replace(chosen, value=names, hydra=f"{at}={value}")
 
 
-def _swept_options(override: Override, known: Sequence[str]) -> list[str]:
-    return [text.strip("'\"") for text in values_of(override, known) if text[:1] != "["]
-
-
-def values_of(override: Override, options: Sequence[str] = ()) -> list[str]:
-    """List the values of a swept override as they are typed; the ends of an interval.
-
-    Args:
-        override: As Hydra parsed it.
-        options: Options that a glob selects from.
-    """
-    value: Any = override.value()
-    if hasattr(value, "filter"):  # glob(...)
-        return list(value.filter(list(options)))
-    if override.is_discrete_sweep():
-        return [str(text) for text in override.sweep_string_iterator()]
-    return [str(value.start), str(value.end)]
-
-
-def _wrong_key(key: str, value: Any, override: Override) -> Problem | None:
-    """Refuse a key that cannot be a value's."""
-    no_text = override.is_delete() or override.is_sweep_override()
-    shown = "" if no_text else override.get_value_element_as_str()
-    slashed = key.replace(".", "/")
-    options = options_of(slashed) if "." in key and isinstance(value, str) else []
-    if options and (near := value if value in options else nearest(str(value), options)):
-        return Problem(key, f"{value!r} given, but an option of a group is picked with slashes; "
-                       f"type {slashed}={near}")  # fmt: skip
-    if "/" in key:
-        group, parent = nearest(key, groups()), key.rpartition("/")[0]
-        if options_of(parent) and group in (None, parent):
-            return Problem(key, f"no such group; a value is written with dots: type "
-                           f"{key.replace('/', '.')}={shown}")  # fmt: skip
-        return _no_group(key, f"{group}={shown}" if group else "")
-    if override.package is not None:
-        return Problem(f"{key}@{override.package}", f"no group {key!r}")
-    if "." in key or not isinstance(value, str) or key in top_level_keys():
+def wrong_option(key: str, group: str, name: str) -> Problem | None:
+    """Return what is wrong with the option of a group that is typed as `key`."""
+    if name in (known := options_of(group)):
         return None
-    near = foreign_name(key) or nearest(key, [*groups(), *top_level_keys()], cutoff=0.7)
-    near = next((group for group in groups() if group.endswith(f"/{key}")), near)
-    if near not in groups():
-        return None
-    options = options_of(near)
-    return _no_group(key, f"{near}={nearest_option(value, options) or '<option>'}")
-
-
-def _no_group(key: str, remedy: str) -> Problem:
-    typed = f"; type {remedy}" if remedy else ""
-    return Problem(key, f"no such group, the groups are {listing(groups(), 30)}{typed}")
+    remedy = instead_of_option(group, name, known).replace(f"type {group}=", f"type {key}=")
+    return Problem(key, f"no option {name!r}, the options are {listing(known, 30)}{remedy}")
 
 
 def _unreadable(text: str) -> Problem:
-    if text.startswith("-"):
-        near = nearest(text.split("=")[0], _FLAGS)
-        remedy = f"; did you mean {near}?" if near else "; --help lists them"
-        if said := without_dashes(text):
-            remedy = f", an override is written without dashes; {said}"
-        return Problem(text, f"no such flag{remedy}")
-    if "=" not in text and not text.startswith("~"):
-        named = {group: nearest(text, options_of(group), cutoff=0.8) for group in top_level_keys()}
-        choices = " or ".join(f"{group}={option}" for group, option in named.items() if option)
-        what = "no value given; an override is key=value, in quotes if it has spaces"
-        return Problem(text, f"{what}; type {choices}" if choices else what)
-    return Problem(text.split("=")[0], f"{text!r} cannot be read; a key is words with dots between")
-
-
-def _needs_sweep(override: Override) -> Problem:
-    values = override.get_value_string()
-    what = f"{values} is a sweep; add -m to run a job for each value"
-    if override.value_type is ValueType.SIMPLE_CHOICE_SWEEP:
-        what += f", or write a list as [{values}]"
-    return Problem(override.key_or_group, what)
-
-
-def _word(value: Any) -> str:
-    """Write an option as it is typed: YAML reads ``on`` and numbers as other types."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if "=" in text or text.startswith("~"):
+        return Problem(text.split("=")[0], f"{text!r} cannot be read; write key.key=value")
+    named = {group: nearest(text, options_of(group), cutoff=0.8) for group in top_level_keys()}
+    choices = " or ".join(f"{group}={option}" for group, option in named.items() if option)
+    remedy = f"; type {choices}" if choices else ", in quotes if it has spaces"
+    return Problem(text, f"no value given; an override is key=value{remedy}")

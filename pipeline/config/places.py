@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from graphlib import CycleError, TopologicalSorter
 from typing import Annotated, Any
 
 from annotated_types import Ge, Lt
 
 from penstock.core import registry
-from penstock.core.contracts import CallbackCapabilities, capabilities_of
-from penstock.pipeline.config.errors import Problem, listing, nearest
-from penstock.pipeline.config.values import given
+from penstock.core.contracts import Callback
+from penstock.pipeline.config.errors import Problem, type_nearest
+from penstock.pipeline.config.values import REQUIRED, Argument
+from penstock.transforms.cpu.stack import ordered_steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,54 +20,46 @@ class Place:
     """A key that holds a component.
 
     Attributes:
-        kinds: Accepted groups of the registry and families of the allow-list.
+        kinds: Accepted groups of the registry, families of the allow-list, or one target.
         nullable: null is accepted and means none.
-        only: The one target that is accepted, where there is only one.
-        named: It holds any number of components, by name.
-        step: They are steps of a stack, which may say ``_after_``.
-        implied: The target defaults to `only`.
+        named: It holds any number of components, by name, or null.
+        implied: Without a target, it is the one that is accepted.
         given: Arguments that the run fills in unless the config gives them.
         beside: Settings whose values may be mixed with the component's own arguments.
     """
 
     kinds: tuple[str, ...]
     nullable: bool = False
-    only: str | None = None
     named: bool = False
-    step: bool = False
     implied: bool = False
     given: tuple[str, ...] = ()
     beside: str | None = None
 
 
+_SCHEDULERS = ("scheduler", "torch.optim.lr_scheduler")
 PLACES: dict[str, Place] = {
     "dataset": Place(("dataset",)),
     "task": Place(("task",)),
     "sampler": Place(("sampler",)),
     "collate": Place(("collate",)),
-    "loader": Place(("settings",), only="settings/loader"),
+    "loader": Place(("settings/loader",)),
     "model": Place(("model",)),
     "optimizer": Place(("optimizer", "torch.optim"), beside="settings/parameters"),
-    "scheduler": Place(
-        ("scheduler", "torch.optim.lr_scheduler"), nullable=True, beside="settings/warmup"
-    ),
-    "trainer": Place(("settings",), only="settings/trainer"),
-    "logger": Place(("logger",), nullable=True, named=True),
-    "callback": Place(("callback",), nullable=True, named=True),
-    "run": Place(("settings",), nullable=True, only="settings/run", implied=True),
+    "scheduler": Place(_SCHEDULERS, nullable=True, beside="settings/warmup"),
+    "trainer": Place(("settings/trainer",)),
+    "logger": Place(("logger",), named=True),
+    "callback": Place(("callback",), named=True),
+    "run": Place(("settings/run",), nullable=True, implied=True),
 }
 """Top-level keys that hold components."""
 
-_OF_SAMPLES = Place(
-    ("transform", "albumentations", "torchvision.transforms.v2"),
-    nullable=True, named=True, step=True,
-)  # fmt: skip
+_TRANSFORMS = ("transform", "albumentations", "torchvision.transforms.v2")
 AUGMENT: dict[str, Place] = {
-    "train": _OF_SAMPLES,
-    "eval": _OF_SAMPLES,
-    "device": Place(("batch_transform",), nullable=True, named=True, step=True),
-    "boxes": Place(("settings",), nullable=True, only="settings/boxes"),
-    "keypoints": Place(("settings",), nullable=True, only="settings/keypoints"),
+    "train": Place(_TRANSFORMS, named=True),
+    "eval": Place(_TRANSFORMS, named=True),
+    "device": Place(("batch_transform",), named=True),
+    "boxes": Place(("settings/boxes",), nullable=True),
+    "keypoints": Place(("settings/keypoints",), nullable=True),
 }
 """Keys of `augment`: its stacks, and what happens to targets of these kinds."""
 
@@ -79,12 +71,9 @@ PARTS: dict[str, Place] = {
     "decode": Place(("decode",)),
     "cache": Place(("cache",), nullable=True),
     "annotations": Place(("annotations",), nullable=True),
-    "tasks": Place(("task",), nullable=True, named=True),
+    "tasks": Place(("task",), named=True),
 }
 """Keys inside of a component (a dataset, a cache, a task) that hold components of their own."""
-
-LIES_IN = ("storage", "source")
-"""Parts of which a data set takes one or none."""
 
 PARTS_OF: dict[str, dict[str, Place]] = {
     "settings/source": {
@@ -92,14 +81,8 @@ PARTS_OF: dict[str, dict[str, Place]] = {
         "sampler": Place(("sampler",), nullable=True),
     },
     "model/module": {"module": Place(("torch.nn",), given=("num_classes",))},
-    "scheduler/sequence": {
-        "schedules": Place(("scheduler", "torch.optim.lr_scheduler"), nullable=True, named=True)
-    },
-    "dataset/mix": {
-        "sources": Place(
-            ("settings",), nullable=True, only="settings/source", named=True, implied=True
-        )
-    },
+    "scheduler/sequence": {"schedules": Place(_SCHEDULERS, named=True)},
+    "dataset/mix": {"sources": Place(("settings/source",), named=True, implied=True)},
 }
 """The same inside of one component alone."""
 
@@ -107,11 +90,11 @@ STEPS = ("augment.train", "augment.eval", "augment.device")
 NAMED = (*STEPS, "logger", "callback", "task.tasks", "dataset.sources", "scheduler.schedules")
 """Full keys of what holds components by name, and of the stacks among them."""
 
-VALUES: dict[str, Any] = {
-    "imports": list[str],
-    "seed": Annotated[int, Ge(0), Lt(2**63)],
-    "data_dir": str,
-    "outputs": str,
+VALUES: dict[str, Argument] = {
+    "imports": Argument(list[str], []),
+    "seed": Argument(Annotated[int, Ge(0), Lt(2**63)], REQUIRED),
+    "data_dir": Argument(str, REQUIRED),
+    "outputs": Argument(str, REQUIRED),
 }
 """Top-level keys that hold a value."""
 
@@ -121,8 +104,8 @@ CHOSEN_BY: dict[str, dict[str, str]] = {"pack": {"to": "writer"}}
 ``pack.to=lmdb`` chooses ``writer=lmdb``, whose arguments are ``writer.part_records=...``.
 """
 
-REFUSED_IN_MIX = ("mix", "stream")
-"""Options of ``dataset`` that cannot be a source of a mix."""
+PRESETS = ("experiment", "debug")
+"""Groups whose options write to the whole config and leave no key of their own."""
 
 
 def watching(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -131,14 +114,11 @@ def watching(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: node for name, node in nodes.items() if not node or declared(node).watches}
 
 
-def declared(callback: Mapping[str, Any]) -> CallbackCapabilities:
-    """Return what a callback declares of itself."""
+def declared(callback: Mapping[str, Any]) -> type[Callback]:
+    """Return the class of a callback, whose attributes tell `watches` and `limits`."""
     found = registry.find(str(callback.get("_target_")))
-    return capabilities_of(found.target if found else None, CallbackCapabilities)
-
-
-PRESETS = ("experiment", "debug")
-"""Groups whose options write to the whole config and leave no key of their own."""
+    target: Any = found and found.target
+    return target if isinstance(target, type) and issubclass(target, Callback) else Callback
 
 
 def top_level_keys() -> list[str]:
@@ -148,10 +128,9 @@ def top_level_keys() -> list[str]:
 
 def places_of(command: str | None) -> dict[str, Place]:
     """Find the top-level keys that hold components, of a job or of a command."""
-    if command is None:
-        return PLACES
-    chosen = {group: Place((group,)) for group in CHOSEN_BY.get(command, {}).values()}
-    return {**PLACES, command: Place(("settings",), only=f"settings/{command}"), **chosen}
+    own = {command: Place((f"settings/{command}",))} if command else {}
+    chosen = {group: Place((group,)) for group in CHOSEN_BY.get(command or "", {}).values()}
+    return PLACES | own | chosen | {"augment": Place(())}
 
 
 def wrong_order(steps: Mapping[str, Any], key: str) -> Iterator[Problem]:
@@ -161,27 +140,12 @@ def wrong_order(steps: Mapping[str, Any], key: str) -> Iterator[Problem]:
         steps: Nodes by name.
         key: The key of the stack.
     """
-    afters = {
-        name: str(node["_after_"])
-        for name, node in steps.items()
-        if isinstance(node, dict) and node.get("_after_") is not None
-    }
-    for name, after in afters.items():
-        if after not in steps or after == name:
-            others = [other for other in steps if other != name]
-            near = nearest(after, others)
-            remedy = f"; type {key}.{name}._after_={near}" if near else ""
-            yield Problem(
-                f"{key}.{name}._after_",
-                f"no step named {given(after)}, the others are {listing(others)}{remedy}",
-            )
-    known = {name: [after] for name, after in afters.items() if after in steps and after != name}
+    nodes = {name: node if isinstance(node, dict) else {} for name, node in steps.items()}
     try:
-        TopologicalSorter(known).prepare()
-    except CycleError as error:
-        circle = sorted({*error.args[1]})
-        first = circle[0]
-        yield Problem(
-            f"{key}.{first}._after_",
-            f"the steps {', '.join(circle)} wait for one another; type ~{key}.{first}._after_",
-        )
+        ordered_steps(nodes)
+    except ValueError as error:
+        afters = {name: str(node["_after_"]) for name, node in nodes.items() if "_after_" in node}
+        unknown = {name: after for name, after in afters.items() if after not in nodes}
+        name, after = min((unknown or afters).items())
+        at, others = f"{key}.{name}._after_", nodes.keys() - {name} if unknown else ()
+        yield Problem(at, f"{error}{type_nearest(after, others, f'{at}={{}}')}")

@@ -32,18 +32,10 @@ def resolve(config: dict[str, Any], chosen: Collection[str] | None) -> None:
 
 
 def _normalize(config: dict[str, Any]) -> None:
-    """Normalise images on the device if an augmentation says nothing of it.
-
-    Not where nothing is done with samples, or a step gives floats or puts channels first already.
-    """
-    augment = config.get("augment")
-    if not isinstance(augment, dict) or "device" in augment:
-        return
-    stacks = [stack for stack in map(augment.get, ("train", "eval")) if isinstance(stack, dict)]
-    nodes = [node for stack in stacks for node in stack.values() if isinstance(node, dict)]
-    targets = [str(node.get("_target_")) for node in nodes]
-    done = any(name in text for text in targets for name in ("Normalize", "ToFloat", "ToTensor"))
-    if targets and not done:
+    """Normalise images on the device if an augmentation with steps does not mention `device`."""
+    augment: Any = config.get("augment")
+    steps = isinstance(augment, dict) and (augment.get("train") or augment.get("eval"))
+    if steps and "device" not in augment:
         augment["device"] = {"normalize": {"_target_": "batch_transform/normalize"}}
         _LOG.info("images are normalised on the device (augment.device.normalize)")
 
@@ -51,30 +43,27 @@ def _normalize(config: dict[str, Any]) -> None:
 def _leave_out_annotations(config: dict[str, Any]) -> None:
     """Drop the label files that a task chooses for data that brings its own labels."""
     dataset = config.get("dataset")
-    if not isinstance(dataset, dict) or "annotations" not in dataset:
-        return
-    component = registry.find(str(dataset.get("_target_")))
-    if component is None:
+    component = registry.find(str(registry.value_at(config, "dataset._target_")))
+    if component is None or not isinstance(dataset, dict) or "annotations" not in dataset:
         return
     if "annotations" not in inspect.signature(component.target).parameters:
-        left_out = dataset.pop("annotations")
-        if left_out is not None:
+        if dataset.pop("annotations") is not None:
             _LOG.info("%s brings its own labels; no dataset.annotations", component.target_name)
 
 
 def _order_stream(config: dict[str, Any], chosen: Collection[str]) -> None:
     """Give an IterableDataset the sampler and the scheduler of a stream."""
-    node = config.get("dataset")
-    if not isinstance(node, dict) or node.get("_target_") != "dataset/torch":
+    if registry.value_at(config, "dataset._target_") != "dataset/torch":
         return
+    target = str(config["dataset"].get("target"))
     try:
-        found = resolve_class(str(node.get("target")), bases=("torch.utils.data.IterableDataset",))
+        resolve_class(target, bases=("torch.utils.data.IterableDataset",))
     except ValueError:  # map-style, or reported with the data set
         return
     if "sampler" not in chosen:
         config["sampler"] = {"_target_": "sampler/sequential"}
-        _LOG.info("%s is a stream, read in its own order (sampler=sequential)", found.__qualname__)
-    if "scheduler" not in chosen and not (config.get("trainer") or {}).get("max_steps"):
+        _LOG.info("%s is a stream, read in its own order (sampler=sequential)", target)
+    if "scheduler" not in chosen and not registry.value_at(config, "trainer.max_steps"):
         config["scheduler"] = {"_target_": "scheduler/none"}
         _LOG.info("the length of a stream is unknown, so the rate is constant (scheduler=none)")
 
@@ -96,7 +85,7 @@ def suit_model(config: dict[str, Any], wrong: Collection[str]) -> list[Problem]:
         told = registry.model_capabilities(node)
     except ValueError as error:
         return [Problem("", " ".join(str(error).split()))]
-    for name, step in ((config.get("augment") or {}).get("device") or {}).items():
+    for name, step in (registry.value_at(config, "augment.device") or {}).items():
         if step and step.get("_target_") == "batch_transform/normalize":
             for argument, value in (("mean", told.mean), ("std", told.std)):
                 if step.get(argument) is None and value is not None:
@@ -104,8 +93,9 @@ def suit_model(config: dict[str, Any], wrong: Collection[str]) -> list[Problem]:
                     key = f"augment.device.{name}.{argument}"
                     _LOG.info("%s=%s, as the weights of the model expect", key, step[argument])
     weights = node.get("weights") if "weights" in told.begins_with else None
-    tries = any(command in config for command in ("predict", "evaluate", "export"))
-    begun = tries or (config.get("trainer") or {}).get("resume")
+    begun = {"predict", "evaluate", "export"} & config.keys() or registry.value_at(
+        config, "trainer.resume"
+    )
     if isinstance(weights, str) and not begun and not Path(weights).expanduser().exists():
         text = f"{weights!r} does not exist; type model.weights=<file>, or null for none"
         return [Problem("model.weights", text)]

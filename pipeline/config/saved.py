@@ -1,10 +1,11 @@
-"""Saved runs: found by path, URL, name or age, and read."""
+"""Saved runs: found by path, URL, name or age, and resumed with typed overrides on top."""
 
 from __future__ import annotations
 
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,63 +13,54 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from penstock.core.files import own_folder
+from penstock.core.registry import value_at
 from penstock.core.user_errors import ExplainedError, Problem, nearest
 from penstock.datasets.files.access import MissingFile, absolute_path, is_url
-from penstock.datasets.files.passwords import masked
 from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.interpolation import plain
+from penstock.pipeline.config.options import STACK_OF
 from penstock.pipeline.config.overrides import Typed
-from penstock.pipeline.config.places import AUGMENT, top_level_keys
+from penstock.pipeline.config.places import AUGMENT, PRESETS, top_level_keys, watching
+from penstock.pipeline.config.resolve import resolve
+from penstock.pipeline.config.values import given
 
 SAVED = "config.yaml"
 RESUME = "trainer.resume"
 INIT_FROM = "trainer.init_from"
 CHECKPOINTS = ("evaluate.checkpoint", "export.checkpoint", "predict.checkpoint")
 
-_TIME = re.compile(r"(\d\d-\d\d-\d\d)(?:-(\d+))?")
-_DATE = re.compile(r"\d{4}-\d\d-\d\d")
+_FREE = {"loader": "loader.engine", "dataset/cache": "dataset.cache"}
+"""Groups whose options a resumed run may change, and what changes with them."""
+_DATA = re.compile(r"dataset\.(storage|source)\.(path|table|query|topic|queue)")
+_RUN = re.compile(r"(\d{4}-\d\d-\d\d)/(\d\d-\d\d-\d\d)(?:-(\d+))?")
 
 
-def naming_folders(texts: Sequence[str], command: str | None) -> list[str]:
-    """Replace a run's name, ``run.name``, by its folder in overrides that take a run.
+def with_folders(typed: Sequence[Typed]) -> list[Typed]:
+    """Replace a run's name, ``run.name``, by its folder in overrides that take a run."""
+    [*_, outputs] = ["outputs", *(each.value for each in typed if each.key == "outputs")]
+    return [
+        replace(each, value=named_run(each.value, outputs))
+        if each.key in (RESUME, INIT_FROM, *CHECKPOINTS) and isinstance(each.value, str)
+        else each
+        for each in typed
+    ]
 
-    Of several runs with one name, the newest with a checkpoint counts. An existing run folder or
-    file of this name comes first.
+
+def named_run(name: str, outputs: Any) -> str:
+    """Return the folder of the newest run of this name that has a checkpoint, or else `name`.
+
+    A run's folder or a file of this name comes first; another folder, such as data, does not.
     """
-    values = {text.lstrip("+").partition("=")[0]: text.partition("=")[2] for text in texts}
-    keys = (RESUME, INIT_FROM, *((f"{command}.checkpoint", "checkpoint") if command else ()))
-    found: dict[str, Path] = {}
-    for key in values.keys() & {*keys}:
-        name = values[key].strip("'\"")
-        if name in ("", "auto", "null") or is_url(name) or _is_run_or_file(name):
-            continue
-        for folder in _with_checkpoint(values.get("outputs", "outputs")):
-            if _name_of(folder, name) == name:
-                found[key] = folder
-                break
-    folders = {key: f"{key}={folder}" for key, folder in found.items()}
-    return [folders.get(text.lstrip("+").partition("=")[0], text) for text in texts]
+    if name == "auto" or is_url(name) or _is_file(name) or _config_at(name) is not None:
+        return name
+    return next((str(run) for run in _with_checkpoint(outputs) if _name_of(run) == name), name)
 
 
-def _is_run_or_file(path: str) -> bool:
-    """Return whether a path names a file, a run's folder, or a folder in one."""
-    place = Path(path).expanduser()
-    return place.is_file() or _config_at(place) is not None or (place / "checkpoints").is_dir()
-
-
-def _config_at(place: Path) -> Path | None:
-    """Find the config of the run that a folder or a checkpoint belongs to."""
-    if not place.exists():
-        return None
-    files = (folder / SAVED for folder in (place, *place.parents[:2]))
-    return next((file for file in files if file.is_file()), None)
-
-
-def _name_of(folder: Path, wanted: str = "") -> str | None:
-    """Read the `run.name` of a run, if its config contains the wanted text."""
+def _name_of(folder: Path) -> Any:
+    """Read the `run.name` of a run."""
     try:
-        text = (folder / SAVED).read_text(encoding="utf-8")
-        return yaml.safe_load(text)["run"]["name"] if wanted in text else None
-    except (OSError, ValueError, yaml.YAMLError, KeyError, TypeError):  # damaged, or of before
+        return value_at(yaml.safe_load((folder / SAVED).read_text(encoding="utf-8")), "run.name")
+    except (OSError, ValueError, yaml.YAMLError):  # damaged
         return None
 
 
@@ -79,49 +71,44 @@ def saved_run(typed: Sequence[Typed], problems: list[Problem], command: str | No
         The file; None without a run, and for a checkpoint outside of a run's folder. A wrong path
         is added to the problems.
     """
-    key, path, outputs = RESUME, None, "outputs"
-    for each in typed:
-        if each.key == "outputs":
-            outputs = each.value
-        if each.key in (RESUME, *CHECKPOINTS):
-            key, path = each.key, each.value
-    own = f"{command}.checkpoint"
-    if path is None and own in CHECKPOINTS and (newest := _type_newest(own, outputs)):
-        problems.append(Problem(own, f"missing, accepts a run's folder, or its run.name{newest}"))
-    if not isinstance(path, str) or (key == RESUME and path in ("auto", "None", "")):
+    own, values = f"{command}.checkpoint", {each.key: each.value for each in typed}
+    needed = own if own in CHECKPOINTS else RESUME
+    key = next((each for each in (*CHECKPOINTS, RESUME) if each in values), needed)
+    path = values.get(key)
+    if key == RESUME and (not isinstance(path, str) or path in ("auto", "None", "")):
         return None
-    if is_url(path):
-        return _saved_behind(path, key, problems)
-    folder = Path(path).expanduser()
-    if (file := _config_at(folder)) is not None:
-        return file
-    if key != RESUME and folder.is_file():
-        return None
-    missing = "there is no such folder, and no run of this name that has a checkpoint"
-    what = f"there is no {SAVED} in it" if folder.exists() else missing
-    other = "a checkpoint in one, or auto" if key == RESUME else "or a checkpoint"
-    problem = Problem(key, f"{path!r} given, but {what}; accepts a run's folder, such as "
-                      f"outputs/<date>/<time>, its run.name, {other}"
-                      f"{_type_near(key, path, outputs)}")  # fmt: skip
-    problems.append(problem)
-    return None
-
-
-def _saved_behind(url: str, key: str, problems: list[Problem]) -> Path | None:
-    """Copy the saved config of a run behind a URL, or of the run that a checkpoint there is of."""
-    from penstock.datasets.files.listings import find_file
-
+    what = f"{path!r} given, but there is no {SAVED} in it" if path else "missing"
     try:
-        if (run := run_behind(url)) is not None:
-            return fetched_run(run, (SAVED,)) / SAVED
-        if key != RESUME and find_file(absolute_path(url)) is not None:
+        if path and (file := _config_at(str(path))) is not None:
+            return file
+        if path and key != RESUME and _is_file(str(path)):
             return None
     except (ValueError, ExplainedError) as error:
         problems.append(Problem(key, str(error)))
         return None
-    what = f"{masked(url)!r} given, but there is no {SAVED} in it"
-    problems.append(Problem(key, f"{what}; accepts a run's folder, or a checkpoint in one"))
+    near = _run_near(str(path or ""), values.get("outputs", "outputs"))
+    remedy = f"; type {key.removeprefix(f'{command}.')}={near}" if near else ""
+    accepted = "accepts a run's folder, its run.name, or a checkpoint"
+    problems.append(Problem(key, f"{what}; {accepted}{remedy}"))
     return None
+
+
+def _config_at(path: str) -> Path | None:
+    """Find the config of the run that a folder or a checkpoint belongs to; fetch it from a URL."""
+    if is_url(path):
+        run = run_behind(path)
+        return fetched_run(run, (SAVED,)) / SAVED if run else None
+    place = Path(path).expanduser()
+    folders = (place, *place.parents[:2]) if place.exists() else ()
+    return next((folder / SAVED for folder in folders if (folder / SAVED).is_file()), None)
+
+
+def _is_file(path: str) -> bool:
+    from penstock.datasets.files.remote import find_file
+
+    if is_url(path):
+        return find_file(absolute_path(path)) is not None
+    return Path(path).expanduser().is_file()
 
 
 def run_behind(url: str) -> str | None:
@@ -160,13 +147,9 @@ def fetched_run(url: str, names: Sequence[str]) -> Path:
 def newest_first(outputs: Path) -> list[Path]:
     """List run folders, the newest first by their names."""
     found = []
-    for day in outputs.iterdir() if outputs.is_dir() else ():
-        if not _DATE.fullmatch(day.name) or not day.is_dir():
-            continue
-        for folder in day.iterdir():
-            match = _TIME.fullmatch(folder.name)
-            if match and (folder / SAVED).is_file():
-                found.append((day.name, match[1], int(match[2] or 1), folder))
+    for file in outputs.glob(f"*/*/{SAVED}"):
+        if match := _RUN.fullmatch("/".join(file.parts[-3:-1])):
+            found.append((match[1], match[2], int(match[3] or 1), file.parent))
     return [folder for *_, folder in sorted(found, reverse=True)]
 
 
@@ -176,23 +159,14 @@ def _with_checkpoint(outputs: Any) -> Iterator[Path]:
     yield from (each for each in folders if next(each.glob("checkpoints/*.pt"), None))
 
 
-def _type_newest(key: str, outputs: Any) -> str:
-    """Return the override for the newest run that has a checkpoint, or an empty string."""
-    newest = next(_with_checkpoint(outputs), None)
-    short = key.rpartition(".")[2] if key in CHECKPOINTS else key
-    return f"; type {short}={newest}" if newest else ""
-
-
-def _type_near(key: str, name: str, outputs: Any) -> str:
-    """Return the override for the run with the closest ``run.name``; for a path, the newest run."""
-    if "/" in name:
-        return _type_newest(key, outputs)
+def _run_near(path: str, outputs: Any) -> Path | None:
+    """Find the run of the closest name, since another is another model; for a path, the newest."""
     runs = list(_with_checkpoint(outputs))
+    if not path or "/" in path:
+        return next(iter(runs), None)
     names = {called: run for run in reversed(runs) if (called := _name_of(run))}
-    if (near := nearest(name, names)) is None:
-        return "; to list the runs, type penstock runs" if runs else ""
-    short = key.rpartition(".")[2] if key in CHECKPOINTS else key
-    return f"; type {short}={names[near]} ({near!r})"
+    near = nearest(path, names)
+    return names[near] if near is not None else None
 
 
 def read_saved(file: Path) -> DictConfig:
@@ -206,9 +180,8 @@ def read_saved(file: Path) -> DictConfig:
 def variables_of(config: DictConfig) -> frozenset[str]:
     """List the variables of a saved config, whose interpolations are resolved already."""
     top = {str(name) for name in config} - set(top_level_keys())
-    augment = config.get("augment")
-    inner = {str(name) for name in augment} if isinstance(augment, DictConfig) else set()
-    return frozenset(top | {f"augment.{name}" for name in inner - {*AUGMENT}})
+    inner = {str(name) for name in config.get("augment") or ()} - {*AUGMENT}
+    return frozenset(top | {f"augment.{name}" for name in inner})
 
 
 def leaves(node: Any, key: str = "") -> dict[str, Any]:
@@ -220,3 +193,88 @@ def leaves(node: Any, key: str = "") -> dict[str, Any]:
         for name, item in node.items()
         for full, value in leaves(item, f"{key}.{name}" if key else str(name)).items()
     }
+
+
+def resumed(
+    file: Path, composed: DictConfig, typed: Sequence[Typed], problems: list[Problem]
+) -> DictConfig:
+    """Read the config of a job that resumes a run, or of a command that tries one.
+
+    Typed options must equal the run's options, except the engine, the cache, loggers and callbacks
+    that only watch. A command may choose other data.
+
+    Args:
+        file: The saved config.
+        composed: A new config with everything that was typed.
+        typed: The overrides; the caller sets their values.
+        problems: Gets the options that differ, and values without effect.
+
+    Raises:
+        ConfigError: The config imports modules that were not typed.
+    """
+    config = read_saved(file)
+    _refuse_untyped(config, typed)
+    keys = {each.key for each in typed if not each.group}
+    choices, groups = [each for each in typed if each.group], {each.group for each in typed}
+    if keys & {*CHECKPOINTS}:
+        _choose_data(config, composed, groups, keys)
+        choices = [each for each in choices if not each.group.startswith("dataset")]
+    fresh = plain(composed)[0]
+    resolve(fresh, {each.key for each in typed})
+    now, then = leaves(fresh), leaves(plain(config)[0])
+    # Values that the option lacks are defaults, but components that it lacks are others.
+    compared = [*now, *(key for key in then if key.endswith("._target_")
+                        and not then[key].startswith("settings/"))]  # fmt: skip
+    differing = [key for key in compared if key not in keys and now.get(key) != then.get(key)]
+    for each in choices:
+        place = "" if each.group in PRESETS else STACK_OF.get(each.group, each.key)
+        nodes = {name: {"_target_": f"{each.group}/{name}"} for name in each.value}
+        watches = each.group == "logger" or watching({"callback": nodes}) == nodes
+        if nodes and each.group in ("logger", "callback") and watches:
+            OmegaConf.update(config, each.group, nodes, merge=True, force_add=True)
+        elif key := _FREE.get(each.group):
+            OmegaConf.update(config, key, OmegaConf.select(composed, key), merge=False)
+        elif key := next((k for k in differing if f"{k}.".startswith(place and f"{place}.")), ""):
+            what = f"{key} would be {given(now.get(key))}, the run has {given(then.get(key))}"
+            problems.append(Problem(each.group, f"{what}; leave {each.text} away"))
+    for each in typed:
+        is_variable = each.key in variables_of(config)
+        if is_variable and OmegaConf.select(config, each.key) != each.value:
+            what = "a saved config holds no variables, so this changes nothing"
+            problems.append(Problem(each.key, f"{what}; change the keys that used it"))
+    return config
+
+
+def _choose_data(
+    config: DictConfig, composed: DictConfig, groups: set[str], keys: set[str]
+) -> None:
+    """Replace the data of a run, or a part of it; it is decoded as before."""
+    run, parts = config["dataset"], [group for group in groups if group.startswith("dataset/")]
+    for group in ("dataset", "sampler") if "dataset" in groups else parts:
+        key = group.replace("/", ".")
+        OmegaConf.update(config, key, OmegaConf.select(composed, key), merge=False)
+    if "dataset" in groups:
+        for name in {"decode", "val_fraction"} & run.keys() & config["dataset"].keys():
+            if f"dataset/{name}" not in groups:
+                config["dataset"][name] = run[name]
+        before, now = run.get("storage") or {}, config["dataset"].get("storage") or {}
+        if before.get("_target_") == now.get("_target_") and "endings" in before:
+            now["endings"] = before["endings"]  # a folder of sounds
+    if any(map(_DATA.fullmatch, keys)):
+        for name in {"val_path", "test_path"} & config["dataset"].keys():
+            config["dataset"][name] = None  # parts of the run's own data
+
+
+def _refuse_untyped(config: Mapping[str, Any], typed: Sequence[Typed]) -> None:
+    """Refuse to run code that a saved config alone names: it may be a stranger's.
+
+    Raises:
+        ConfigError: A module was not named by the command itself.
+    """
+    saved = [str(name) for name in config.get("imports") or ()]
+    given_now = [name for each in typed if each.key == "imports" for name in each.value or ()]
+    named = {str(name).rpartition("/")[2] for name in given_now}
+    if lacking := [name for name in saved if name.rpartition("/")[2] not in named]:
+        what = f"the saved config imports {', '.join(lacking)}, whose code would run"
+        how = f"type imports=[{','.join(saved)}] if you trust it"
+        raise ConfigError([Problem("imports", f"{what}; {how}")])

@@ -5,36 +5,29 @@ from __future__ import annotations
 import os
 import pkgutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.types import Glob
+from hydra.errors import HydraException
 from omegaconf import DictConfig
 
 from penstock.core.files import machine_folder
-from penstock.core.user_errors import ExplainedError, Problem, in_one_line, program_of
+from penstock.core.user_errors import ExplainedError, Problem, in_one_line
 from penstock.datasets.files.access import is_url
 from penstock.datasets.files.passwords import masked
-from penstock.pipeline.config.compose import (
-    FAILURES,
-    checked,
-    choose,
-    compose_texts,
-    configure,
-    one_line,
-    prepare,
-)
+from penstock.pipeline.config.compose import checked, configure, one_line, prepare
 from penstock.pipeline.config.errors import ConfigError, is_first_rank
 from penstock.pipeline.config.options import CONF, options_of
-from penstock.pipeline.config.overrides import parse, quote, read_overrides, values_of
+from penstock.pipeline.config.overrides import parse, quote, read_overrides
+from penstock.pipeline.config.schema import UNKNOWN, check_libraries
 
 JOB = "penstock.pipeline.training.job.train"
-_WATCHED = "penstock.pipeline.training.job.watched"
 _OPTUNA = "hydra/sweeper=optuna"
-_EXTRAS = {"joblib": "joblib", "submitit_local": "submitit", "submitit_slurm": "submitit",
-           "optuna": "optuna"}  # fmt: skip
+_PLUGINS = "hydra-joblib-launcher, hydra-submitit-launcher, hydra-optuna-sweeper"
 
 
 def sweep(texts: Sequence[str]) -> None:
@@ -44,32 +37,47 @@ def sweep(texts: Sequence[str]) -> None:
         ConfigError: A mistake in an override; no job has started.
     """
     settings = [text for text in texts if text.lstrip("+~").startswith(("hydra.", "hydra/"))]
-    _refuse_wrong_settings(settings)
-    config = check_sweep([text for text in texts if text not in settings], _OPTUNA in settings)
+    for key in (text.lstrip("+~").partition("=")[0] for text in settings):
+        if key.endswith("._target_"):  # a config may call nothing but registered components
+            raise ConfigError([Problem(key, "choose a plug-in of Hydra's: hydra/launcher=<name>")])
+    texts = [text for text in texts if text not in settings]
+    config = check_sweep(texts, _OPTUNA in settings)
     if masked(" ".join(texts)) != " ".join(texts):
         raise ConfigError([Problem("", "a sweep writes its overrides to a file, and one of them "
                                    "holds a password; take it from the environment: "
                                    "${oc.env:NAME}")])  # fmt: skip
-    typed, problems = read_overrides(texts, sweep=True)
-    _, appended = choose([each for each in typed if each.group and each.options], [])
-    plus = {each.text for each in appended if each.hydra.startswith("+")}
-    arguments = [
-        f"+{each.hydra}" if each.text in plus and each.hydra[0] != "+" else each.hydra
-        for each in typed
-    ]
-    if problems:
-        raise ConfigError(problems)
     here = machine_folder("sweeps") if is_url(config["outputs"]) else f"{config['outputs']}/sweeps"
-    arguments.append(str(quote(f"hydra.sweep.dir={here}")))
+    arguments = [*map(quote, settings), quote(f"hydra.sweep.dir={here}"), *_arguments(texts)]
     if _OPTUNA in settings:
         arguments += _search_settings(settings, config)
     os.environ["HYDRA_FULL_ERROR"] = "1"  # Hydra hands errors over and does not print them
     # Children of a launcher find the project and the user's files where this process does.
     os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys(filter(None, sys.path)))
-    sys.argv[1:] = ["--multirun", *arguments]
-    hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run_job)()
+    try:
+        run_hydra(["--multirun", *arguments])
+    except HydraException as error:
+        raise ConfigError(
+            [Problem("", f"{one_line(error)}; plug-ins to install: {_PLUGINS}")]
+        ) from error
     if is_first_rank():
-        print(f"to compare the runs: {program_of('runs')}")
+        print("to compare the runs: penstock runs")
+
+
+def _arguments(texts: Sequence[str]) -> list[str]:
+    """Write the overrides of the first job for Hydra, each with all its values."""
+    first = [each[0] for each in values_typed(texts, searches=True)]
+    swept = {one: quote(text, sweep=True).partition("=")[2]
+             for one, text in zip(first, texts, strict=True) if one != text}  # fmt: skip
+    return [
+        f"{each.hydra.partition('=')[0]}={swept[each.text]}" if each.text in swept else each.hydra
+        for each in read_overrides(first)[0]
+    ]
+
+
+def run_hydra(arguments: Sequence[str]) -> None:
+    """Run Hydra's own program, whose jobs are `run_job`."""
+    sys.argv[1:] = arguments
+    hydra.main(config_path=str(CONF), config_name="config", version_base="1.3")(run_job)()
 
 
 def run_job(config: DictConfig) -> Any:
@@ -117,7 +125,7 @@ def check_sweep(texts: Sequence[str], searches: bool = False) -> dict[str, Any]:
     jobs = [first]
     for place, each in enumerate(values):
         jobs += [[*first[:place], other, *first[place + 1 :]] for other in each[1:]]
-    if searches and len(jobs) == 1 and not any("interval" in text for text in texts):
+    if searches and len(jobs) == 1:
         remedy = "type an interval, 'optimizer.lr=interval(0.001,0.1)', or values, seed=1,2"
         raise ConfigError([Problem("hydra/sweeper", f"nothing is searched; {remedy}")])
     return configs_of(jobs)[0]
@@ -126,32 +134,28 @@ def check_sweep(texts: Sequence[str], searches: bool = False) -> dict[str, Any]:
 def values_typed(texts: Sequence[str], *, searches: bool = False) -> list[list[str]]:
     """List the overrides that each text stands for: one, or one for each of its values."""
     found: list[list[str]] = []
-    problems: list[Problem] = []
     for text in texts:
-        quoted = quote(text, sweep=True)
-        try:
+        quoted, values = quote(text, sweep=True), [text]
+        with suppress(HydraException):  # reported with all overrides
             override = parse(quoted)
-        except Exception:  # reported with all overrides
-            found.append([text])
-            continue
-        if not override.is_sweep_override():
-            found.append([text])
-            continue
-        if not override.is_discrete_sweep() and not searches:
-            problems.append(Problem(override.key_or_group, "an interval cannot be listed; type "
-                                    "range(0,1,0.1), name the values, or search in it: "
-                                    "hydra/sweeper=optuna"))  # fmt: skip
-            continue
-        key = quoted.partition("=")[0]
-        values = values_of(override, options_of(override.key_or_group))
-        found.append([f"{key}={value}" for value in values])
-    if problems:
-        raise ConfigError(problems)
+            key, is_sweep = override.key_or_group, override.is_sweep_override()
+            if is_sweep and not override.is_discrete_sweep() and not searches:
+                what = "an interval cannot be listed; type range(0,1,0.1), name the values, or"
+                raise ConfigError([Problem(key, f"{what} search in it: {_OPTUNA}")])
+            value: Any = override.value()
+            swept: Iterable[Any] = ()
+            if isinstance(value, Glob):
+                swept = value.filter(options_of(key))
+            elif is_sweep:
+                ends = not override.is_discrete_sweep()
+                swept = (value.start, value.end) if ends else override.sweep_string_iterator()
+            values = [f"{quoted.partition('=')[0]}={one}" for one in swept] or values
+        found.append(values)
     return found
 
 
 def configs_of(jobs: Sequence[Sequence[str]], command: str | None = None) -> list[dict[str, Any]]:
-    """Compose a config for each job, and report the mistakes of all of them at once."""
+    """Compose a config for each job, and report the mistakes of all, an unknown key once."""
     configs: list[dict[str, Any]] = []
     problems: list[Problem] = []
     for job in jobs:
@@ -159,41 +163,22 @@ def configs_of(jobs: Sequence[Sequence[str]], command: str | None = None) -> lis
             configs.append(configure(job, command=command))
         except ConfigError as error:
             problems += error.problems
+    if not problems:
+        problems = [problem for config in configs for problem in check_libraries(config)]
     if problems:
-        raise ConfigError(problems)
+        unknown = {each.key: each for each in reversed(problems) if UNKNOWN in each.message}
+        raise ConfigError(unknown.get(each.key, each) for each in problems)
     return configs
-
-
-def _refuse_wrong_settings(settings: Sequence[str]) -> None:
-    """Let Hydra compose the settings of its launcher and sweeper, choices of plug-ins first."""
-    settings = sorted(settings, key=lambda text: "/" not in text.partition("=")[0])
-    for count, text in enumerate(settings, 1):
-        key = text.lstrip("+~").partition("=")[0]
-        if key.endswith("._target_"):
-            choice = key.removesuffix("._target_").replace(".", "/")
-            what = f"a target cannot be given; choose a plug-in of Hydra's, type {choice}=<name>"
-            raise ConfigError([Problem(key, what)])
-        try:
-            compose_texts([quote(each) for each in settings[:count]], with_hydra=True)
-        except FAILURES as error:
-            said = one_line(error)
-            if (extra := _EXTRAS.get(text.lstrip("+").partition("=")[2])) and "/" in key:
-                said += f"; the extra {extra} is missing: pip install hydra-{extra}-{key[6:]}"
-            raise ConfigError([Problem(key, said)]) from error
 
 
 def _search_settings(settings: Sequence[str], config: dict[str, Any]) -> list[str]:
     """Set what Optuna cannot know: which direction is better, and that failures are borne."""
-    name, better = pkgutil.resolve_name(_WATCHED)(config)
-    typed = {text.partition("=")[0]: text.partition("=")[2] for text in settings}
-    wanted = f"{better}imize"
-    if typed.get("hydra.sweeper.direction", wanted) != wanted:
-        other = "min" if better == "max" else "max"
-        raise ConfigError([Problem("hydra.sweeper.direction", f"{typed['hydra.sweeper.direction']} "
-                                   f"given, but {name} is to be {wanted}d; leave it away, or type "
-                                   f"trainer.monitor_mode={other}")])  # fmt: skip
-    own = {
-        "hydra.sweeper.direction": wanted, "hydra.sweeper.max_failure_rate": "1.0",
-        "hydra.sweeper.sampler.seed": str(config["seed"]), "hydra.sweeper.n_jobs": "1",
-    }  # fmt: skip
-    return [f"{key}={value}" for key, value in own.items() if key not in typed]
+    name, better = pkgutil.resolve_name("penstock.pipeline.training.job.watched")(config)
+    typed = {text.partition("=")[0] for text in settings}
+    if (key := "hydra.sweeper.direction") in typed:
+        what = f"{name} is to be {better}imized; leave it away, or type trainer.monitor_mode=..."
+        raise ConfigError([Problem(key, what)])
+    own = {"direction": f"{better}imize", "max_failure_rate": 1.0, "sampler.seed": config["seed"],
+           "n_jobs": 1}  # fmt: skip
+    own = {f"hydra.sweeper.{name}": value for name, value in own.items()}
+    return [f"{name}={value}" for name, value in own.items() if name not in typed]

@@ -8,7 +8,7 @@ import json
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -16,14 +16,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 from penstock.core import registry
 from penstock.core.user_errors import nearest
 
-_WORDS = {
-    "a valid boolean": "true or false", "a valid integer": "an integer",
-    "a valid number": "a number", "a valid string": "a string", "a valid list": "a list",
-    "a valid array": "a list", "a valid tuple": "a list", "a valid dictionary": "a mapping",
-    "an object": "a mapping", "Field required": "more values",
-}  # fmt: skip
 REQUIRED = "???"
 """Stands for the default of an argument that a config must give."""
+ABSENT = object()
+"""Stands for the default of an argument that a config leaves out unless it is given."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,19 +27,12 @@ class Argument:
     """One argument that a config may give.
 
     Attributes:
-        name: Its name.
         annotation: Its type; Any if it has none.
-        default: Its default as YAML writes it, or `REQUIRED`.
+        default: Its default as YAML writes it, or `REQUIRED`, or `ABSENT`.
     """
 
-    name: str
     annotation: Any
     default: Any
-
-    @property
-    def required(self) -> bool:
-        """Whether a config must give it."""
-        return isinstance(self.default, str) and self.default == REQUIRED
 
 
 def arguments_of(target: str) -> dict[str, Argument]:
@@ -55,17 +44,19 @@ def arguments_of(target: str) -> dict[str, Argument]:
 
 @cache
 def _arguments(component: registry.Component) -> dict[str, Argument]:
+    found = class_arguments(component.target, registry.GROUPS[component.group].injected)
     defaults = registry.option_node(component)
-    injected = registry.GROUPS[component.group].injected
-    return {
-        parameter.name: Argument(
-            parameter.name, annotation_of(component.target, parameter), defaults[parameter.name]
-        )
-        for parameter in registry.parameters(component.target, injected)
-    }
+    return {name: Argument(each.annotation, defaults[name]) for name, each in found.items()}
 
 
-def annotation_of(call: Callable[..., Any], parameter: inspect.Parameter) -> Any:
+def class_arguments(call: Callable[..., Any], injected: frozenset[str]) -> dict[str, Argument]:
+    """List the arguments of a class or function that a config may give, by name."""
+    found = {each.name: each for each in registry.parameters(call, injected)}
+    defaults = {n: REQUIRED if p.default is p.empty else p.default for n, p in found.items()}
+    return {n: Argument(_annotation_of(call, p), defaults[n]) for n, p in found.items()}
+
+
+def _annotation_of(call: Callable[..., Any], parameter: inspect.Parameter) -> Any:
     """Evaluate a parameter's type, or the type of its default; Any for an unknown name."""
     annotation = parameter.annotation
     if annotation is inspect.Parameter.empty:
@@ -98,9 +89,8 @@ def _adapter(annotation: Any) -> Any:
     try:
         return pydantic.TypeAdapter(annotation)
     except pydantic.errors.PydanticUserError:  # it brings its own config
-        return pydantic.TypeAdapter(
-            annotation, config=pydantic.ConfigDict(arbitrary_types_allowed=True)
-        )
+        config = pydantic.ConfigDict(arbitrary_types_allowed=True)
+        return pydantic.TypeAdapter(annotation, config=config)
 
 
 def complaint(annotation: Any, value: Any) -> str | None:
@@ -115,26 +105,10 @@ def complaint(annotation: Any, value: Any) -> str | None:
     try:
         _adapter(annotation).validate_json(json.dumps(value), strict=True)
     except pydantic.ValidationError as error:
-        found = []
-        for each in error.errors(include_url=False):
-            said = str(each.get("ctx", {}).get("error", each["msg"]))
-            place = "".join(f"{part}: " for part in each["loc"] if _holds(value, part))
-            said = said.removeprefix("Input should be ").removeprefix("Value error, ")
-            said = _WORDS.get(said, said)
-            if not said.startswith("Cannot check"):  # a class, which no config holds
-                found.append(place + said)
-        return " or ".join(dict.fromkeys(found))
+        said = [each["msg"] for each in error.errors() if each["type"] != "is_instance_of"]
+        text = " or ".join(text.removeprefix("Input should be ") for text in dict.fromkeys(said))
+        return text.replace("Field required", "more values")
     return None
-
-
-def _holds(value: Any, name: Any) -> bool:
-    """Return whether a part of an error's place is a key of the value, not a name of a type."""
-    return (isinstance(value, dict) and name in value) or isinstance(name, int)
-
-
-def fits(annotation: Any, value: Any) -> bool:
-    """Return whether a value has a type, strictly."""
-    return complaint(annotation, value) is None
 
 
 def mistake(argument: Argument, value: Any, key: str) -> str | None:
@@ -142,56 +116,35 @@ def mistake(argument: Argument, value: Any, key: str) -> str | None:
 
     A value that is equal to the default is always right.
     """
-    default = argument.default
-    if not argument.required and type(value) is type(default) and value == default:
+    if type(value) is type(argument.default) and value == argument.default:
         return None
-    expected = complaint(argument.annotation, value)
-    if expected is None:
+    if (expected := complaint(argument.annotation, value)) is None:
         return None
-    remedy = next(
-        (typed for typed in _candidates(argument, value, key)), ""
-    )  # fmt: skip
-    return f"{given(value)} given, expected {expected}{remedy and f'; type {remedy}'}"
+    text = f"{given(value)} given, expected {expected}"
+    for each in (nearest(shown(value), _words(argument.annotation)), [value], [value, value]):
+        if each is not None and complaint(argument.annotation, each) is None:
+            return f"{text}; type {key}={shown(each)}"
+    return text
 
 
-def _candidates(argument: Argument, value: Any, key: str) -> Iterator[str]:
-    """Yield overrides with a similar value that fits."""
-    tries: list[Any] = []
-    if isinstance(value, str):
-        near = nearest(value, literals(argument.annotation))
-        tries += [near] if near else []
-        tries += [None] if value.lower() in ("none", "nil", "null") else []
-        tries += [[value]]
-    elif isinstance(value, int | float) and not isinstance(value, bool):
-        tries += [int(value)] if value == value // 1 else []
-        tries += [[value, value], [value]]
-    for each in tries:
-        if fits(argument.annotation, each):
-            yield f"{key}={shown(each)}"
-    if isinstance(value, (bool, int, float, dict)) and fits(argument.annotation, shown(value)):
-        yield f"\"{key}='{shown(value)}'\""
-
-
-def literals(annotation: Any) -> list[str]:
+def _words(annotation: Any) -> list[str]:
     """List the words that a type accepts by name."""
     if get_origin(annotation) is Literal:
         return [value for value in get_args(annotation) if isinstance(value, str)]
     if get_origin(annotation) in (Union, types.UnionType, Annotated):
-        return [word for part in get_args(annotation) for word in literals(part)]
+        return [word for part in get_args(annotation) for word in _words(part)]
     return []
 
 
 def shown(value: Any) -> str:
     """Write a value as it would be typed."""
-    if value is None or isinstance(value, bool):
-        return json.dumps(value)
-    if isinstance(value, str):
-        return value if value else "''"
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(map(shown, value)) + "]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{key}:{shown(item)}" for key, item in value.items()) + "}"
-    return str(value)
+    if value is None or isinstance(value, bool):
+        return json.dumps(value)
+    return str(value) or "''"
 
 
 def given(value: Any) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 TRUTHS = ("label", "labels", "values", "target", "mask", "keypoints", "boxes", "box_labels",
-          "box_masks", "box_crowd", "box_id")  # fmt: skip
+          "box_masks", "box_crowd")  # fmt: skip
 """Fields that a record may lack when it is predicted."""
 _FIRST = 8  # records that are looked at
 

@@ -6,16 +6,18 @@ import queue
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from penstock.core.processes import interrupts_held
 from penstock.core.stage_times import StageTimes, Traffic
 
 if TYPE_CHECKING:
     from penstock.core.sample import Batch
+    from penstock.pipeline.loader.arena import Arena
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.device.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
@@ -58,17 +60,31 @@ class Fault:
     action: str
 
 
+@dataclass(slots=True)
+class BatchStats(StageTimes):
+    """Counts and stage times of batches; `add` sums them.
+
+    Attributes:
+        samples: Valid rows.
+        real: Elements of ragged fields, without padding.
+        padded: Elements of ragged fields, with padding.
+        cut_texts: Valid rows that a transform truncated.
+        cut_tokens: Elements that a transform cut off from valid rows.
+    """
+
+    samples: int = 0
+    real: int = 0
+    padded: int = 0
+    cut_texts: int = 0
+    cut_tokens: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class Delivery:
     """The result of a task; `batch` is None if it is empty.
 
     Attributes:
         positions: Number of valid positions in the task.
-        samples: Number of valid rows in the batch.
-        real: Elements of ragged fields, without padding.
-        padded: Elements of ragged fields, with padding.
-        cut_texts: Number of valid rows that a transform truncated.
-        cut_tokens: Number of elements cut from these rows.
         quarantined: Positions found to kill a worker.
         row_bytes: Bytes per row of a batch that can be bundled, else 0.
     """
@@ -77,29 +93,9 @@ class Delivery:
     batch: Batch | None
     faults: tuple[Fault, ...] = ()
     positions: int = 0
-    samples: int = 0
-    real: int = 0
-    padded: int = 0
-    cut_texts: int = 0
-    cut_tokens: int = 0
-    times: StageTimes = field(default_factory=StageTimes)
+    stats: BatchStats = field(default_factory=BatchStats)
     quarantined: tuple[int, ...] = ()
     row_bytes: int = 0
-
-    @property
-    def with_tensors(self) -> Delivery:
-        """A copy with tensors in place of arrays."""
-        return replace(self, batch=mapped(self.batch, to_tensor))
-
-    def pin_memory(self, device: str | None = None) -> Delivery:
-        """Return a copy in page-locked memory, as torch's DataLoader asks for it."""
-
-        def pinned(value: Any) -> Any:
-            torch = sys.modules.get("torch")
-            is_tensor = torch is not None and isinstance(value, torch.Tensor)
-            return value.pin_memory() if is_tensor and value.device.type == "cpu" else value
-
-        return replace(self, batch=mapped(self.batch, pinned))
 
 
 class WorkerFigures(NamedTuple):
@@ -111,11 +107,7 @@ class WorkerFigures(NamedTuple):
 
 
 class WorkerDiedError(Exception):
-    """The worker of a task died or hung; the message says how.
-
-    Attributes:
-        final: Exception class to raise if the task ends every worker.
-    """
+    """The worker of a task died or hung; `final` is the error if the task ends every worker."""
 
     def __init__(self, how: str, final: type[Exception]) -> None:
         super().__init__(how)
@@ -123,15 +115,19 @@ class WorkerDiedError(Exception):
 
 
 class Future:
-    """The result of submitted tasks.
+    """The result of submitted tasks: deliveries up to the first failed task, then its error.
+
+    With `is_cancelled`, the tasks are dropped, or their result if they are computed already. With
+    `take`, `result` computes or receives it.
 
     The result crosses threads in a queue implemented in C. A Ctrl-C can leave a lock of Python code
     locked, so that the next thread waits forever.
     """
 
-    __slots__ = ("_outcomes", "is_cancelled")
+    __slots__ = ("_outcomes", "_take", "is_cancelled")
 
-    def __init__(self) -> None:
+    def __init__(self, take: Callable[[], Sequence[Delivery | BaseException]] | None = None):
+        self._take = take
         self._outcomes: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self.is_cancelled = False
 
@@ -140,20 +136,15 @@ class Future:
         """Whether the result is ready."""
         return not self._outcomes.empty()
 
-    def cancel(self) -> None:
-        """Drop the tasks, or their result if they are computed already."""
-        self.is_cancelled = True
-
     def set(self, outcome: Sequence[Delivery | BaseException] | BaseException) -> None:
-        """Set deliveries up to the first failed task, or the error of all tasks."""
+        """Set the result, or the error of all tasks."""
         self._outcomes.put(outcome)
 
     def result(self, timeout_s: float | None = None) -> Sequence[Delivery | BaseException]:
-        """Wait for the result, once; raise TimeoutError or the error of all tasks."""
-        try:
-            outcome = self._outcomes.get(timeout=timeout_s)
-        except queue.Empty:
-            raise TimeoutError from None
+        """Wait for the result, once; raise `queue.Empty`, or the error of all tasks."""
+        if self._take is not None:
+            return self._take()
+        outcome = self._outcomes.get(timeout=timeout_s)
         if isinstance(outcome, BaseException):
             raise outcome
         deliveries: Sequence[Delivery | BaseException] = outcome
@@ -166,41 +157,28 @@ class Executor(ABC):
     Attributes:
         depth: Tasks to submit ahead of the consumer; a bundle counts as one.
         bundles: Accepts several small batches in one submission.
-        retries: Raises `WorkerDiedError` for tasks that may be submitted again.
-        lives: Workers that may die at a batch before its rows are computed one by one.
+        times_out: Ends workers that hang. If not, the scheduler raises an error after `timeout_s`.
         restarts: Number of workers replaced.
+        arena: Memory that batches are written to, if this process has it.
     """
 
+    arena: Arena | None = None
     depth = 1
     bundles = False
-    retries = False
-    lives = 1
+    times_out = False
     restarts = 0
 
     @abstractmethod
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None: ...
 
-    @classmethod
-    def check(cls, compute: BatchComputer, settings: LoaderSettings) -> None:
-        """Raise ValueError for components that this executor cannot run."""
-        return None
-
-    @classmethod
     @abstractmethod
-    def describe(cls, settings: LoaderSettings) -> str:
-        """Describe the workers, for the log."""
-
-    @abstractmethod
-    def submit(self, tasks: Sequence[BatchTask], *, probes: bool = False) -> Future:
-        """Submit tasks to compute together if possible.
-
-        With `probes`, compute them before all others to see whether a worker survives; the result
-        is empty.
-        """
+    def submit(self, tasks: Sequence[BatchTask]) -> Future:
+        """Submit tasks to compute together if possible."""
 
     def page_lock(self, lock: PageLock) -> None:
-        """Write batches to memory of `lock` from now on, where the executor can."""
-        return None
+        """Write batches to memory of `lock` from now on."""
+        if self.arena is not None:
+            self.arena.memory.page_lock(lock)
 
     def drop(self) -> None:
         """Release a cancelled run."""
@@ -208,15 +186,16 @@ class Executor(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the workers; waiting consumers raise `LoaderClosedError`. Safe to call twice."""
+        """End the workers; called in the process that made the executor, at its exit too."""
 
 
 def to_tensor(value: Any) -> Any:
     """Return a numeric array as a tensor that shares its memory, and other values unchanged."""
     if isinstance(value, np.ndarray) and value.ndim and value.dtype.kind in "biufc":
-        import torch
-
-        return torch.from_numpy(value)
+        if "torch" not in sys.modules:
+            with interrupts_held():  # an interrupted import of torch cannot be repeated
+                import torch  # noqa: F401
+        return sys.modules["torch"].from_numpy(value)
     return value
 
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import weakref
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sized
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
-from html import escape
 from inspect import GEN_RUNNING, getgeneratorstate
 from itertools import count
 from math import lcm
@@ -19,145 +18,52 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from penstock.core.contracts import AnyDataset, Sampler, StreamDataset
-from penstock.core.processes.forks import leave_to_parent
+from penstock.core.processes import leave_to_parent
+from penstock.pipeline.loader.arena import keep_freed_memory
 from penstock.pipeline.loader.compute import BatchComputer
 from penstock.pipeline.loader.contract import BatchTask, Delivery, Fault, mapped, to_tensor
-from penstock.pipeline.loader.device.accelerator import PageLock
-from penstock.pipeline.loader.executors import executor_named
-from penstock.pipeline.loader.executors.rule import engine_by_rule
+from penstock.pipeline.loader.executors.processes import recipe_of
 from penstock.pipeline.loader.faults import BadSampleError, BadSampleLog
-from penstock.pipeline.loader.memory import keep_freed_memory
 from penstock.pipeline.loader.plan import BatchPlan, Quarantine, indexed_tasks
 from penstock.pipeline.loader.scheduler import Scheduler
-from penstock.pipeline.loader.state import (
-    as_epoch,
-    check_state,
-    order_identity,
-    place_of,
-    plain,
-    state_of,
-)
+from penstock.pipeline.loader.state import as_epoch, check_state, place_of, state_of
 from penstock.pipeline.loader.stats import LoaderStats
-from penstock.pipeline.loader.streams.plan import StreamPlan, any_rank
-from penstock.pipeline.loader.streams.readers import StreamReaders
-from penstock.pipeline.samplers.sequential import SequentialSampler
+from penstock.pipeline.loader.streams import StreamPlan, StreamReaders, any_rank
+from penstock.pipeline.samplers.random import SequentialSampler
 
 if TYPE_CHECKING:
     from penstock.core.contracts import BatchTransform, Dataset
     from penstock.core.sample import Batch, Sample
-    from penstock.pipeline.loader.device.accelerator import Accelerator
+    from penstock.pipeline.loader.device.accelerator import Accelerator, PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
 _logger = logging.getLogger(__name__)
 
 
-class EpochRuns:
-    """Deliveries of one epoch after another, without a gap where one ends and the next begins.
-
-    With `across`, the tasks of the next epoch follow without a pause. So no worker idles while
-    the last batches are awaited, and the next epoch's first batches are computed while this one
-    is evaluated. They are dropped where the next iteration is of another epoch.
-
-    Args:
-        scheduler: Delivers the tasks.
-        tasks: Makes the tasks of an epoch, called with ``epoch``, ``start`` and ``quarantine``.
-        num_batches: Batches in an epoch; None: unknown before they end.
-        across: Whether to continue over an epoch's end; not where `num_batches` is None.
-    """
-
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        tasks: Callable[..., Iterator[BatchTask]],
-        *,
-        num_batches: int | None,
-        across: bool,
-    ) -> None:
-        self._scheduler = scheduler
-        self._tasks = tasks
-        self._num_batches = num_batches
-        self._across = across
-        self._kept: tuple[int, Iterator[Delivery]] | None = None
-
-    def deliveries(self, epoch: int, start: int, quarantine: Quarantine) -> Generator[Delivery]:
-        """Deliveries of an epoch from batch `start` to its end; closed early, they are dropped."""
-        kept, self._kept = self._kept, None
-        if kept is not None and start == 0 and kept[0] == epoch:
-            run = kept[1]
-        else:
-            _close(kept)
-            ends = not self._across or self._num_batches is None or start >= self._num_batches
-            epochs = [epoch] if ends else count(epoch)
-            run = self._scheduler.run(_tasks_of(self._tasks, epochs, start, quarantine))
-        whole = False
-        try:
-            while (delivery := next(run, None)) is not None:
-                whole = self._across and delivery.number + 1 == self._num_batches
-                yield delivery
-                del delivery  # the consumer alone decides how long a batch lives
-                if whole:
-                    return
-        finally:
-            if whole:
-                self._kept = epoch + 1, run
-            else:
-                _close((epoch, run))
-
-    def drop(self) -> None:
-        """Forget what was computed for an epoch to come."""
-        kept, self._kept = self._kept, None
-        _close(kept)
-
-
-def _tasks_of(
-    tasks: Callable[..., Iterator[BatchTask]],
-    epochs: Iterable[int],
-    start: int,
-    quarantine: Quarantine,
-) -> Iterator[BatchTask]:
-    """Tasks of epochs in a row, of the first one from batch `start`.
-
-    It holds nothing of the `EpochRuns` that hold it: that cycle would keep the threads of a
-    forgotten loader until garbage is collected.
-    """
-    for epoch in epochs:
-        yield from tasks(epoch=epoch, start=start, quarantine=quarantine)
-        start = 0
-
-
-def _close(kept: tuple[int, Iterator[Delivery]] | None) -> None:
-    if kept is not None:
-        kept[1].close()  # type: ignore[attr-defined]
-
-
 class Loader:
-    """Iterates over batches: the same ones, whatever computes them.
+    """Iterate over batches: the same ones, whatever computes them.
 
-    Iterating goes through one epoch. After a whole epoch, that is when its last batch was handed
-    over, the next iteration is the next epoch; after one that was broken off it is the same epoch
-    again, from its beginning; after `load_state_dict` it is the rest of the epoch that was saved.
-    Evaluation stays at epoch 0.
+    Iterating goes through one epoch. After the last batch of an epoch, the next iteration is the
+    next epoch; after one that was cut short it is the same epoch again; after `load_state_dict` it
+    is the rest of the saved epoch. Evaluation stays at epoch 0.
 
-    In a forked process the next iteration starts workers of its own. An iteration that began in
-    the parent raises RuntimeError there, and continues in the parent.
+    In a forked process the next iteration starts workers of its own. An iteration of the parent
+    raises RuntimeError there, and continues in the parent.
 
     Args:
         dataset: Indexed data, or a stream.
         sampler: Maps positions to records; None: all records in order, or a stream's own.
         collate: Samples to a batch; a `Collate` or a function.
-        settings: Sizes, workers and faults.
-        seed: The run's seed.
         split: ``train``, or ``val`` for evaluation: all records once, none replaced.
-        rank: This process among those that share each batch.
-        world_size: Number of these processes.
+        rank: This process among the `world_size` processes that share each batch.
         identity: ``{"sampler": node, "pixels": {...}}``, plain values that decide the batches;
             a state is refused where they differ.
         bad_samples_path: The ``bad_samples.csv`` to append to, or None.
         imports: Modules of the user's components, to be loaded in every worker.
         group: Positions that no rank may cut apart, for a batch transform that needs it.
-        steps: Steps for images and masks of every batch, by the workers; None: no steps.
-        goes_on: Told before each batch of a stream that is dealt out to ranks whether this rank
-            has records in it, says whether any rank has; None: torch.distributed is asked.
+        steps: Steps for images and masks of every batch, by the workers.
+        goes_on: Called before each batch of a stream with several readers and ranks: whether this
+            rank has records in it; return whether any rank has. None: use torch.distributed.
 
     Attributes:
         on_bad: Called with each bad sample of this rank.
@@ -184,8 +90,15 @@ class Loader:
         steps: BatchTransform | None = None,
         goes_on: Callable[[bool], bool] | None = None,
     ) -> None:
-        _check_base("dataset", dataset, AnyDataset)
-        _check_base("sampler", sampler, Sampler | None)
+        parts = {"dataset": (dataset, AnyDataset), "sampler": (sampler, Sampler | None)}
+        for name, (made, base) in parts.items():
+            if not isinstance(made, base):
+                raise ValueError(
+                    f"{name}: {type(made).__qualname__} does not extend the base class of a "
+                    f"{name} in core/contracts.py"
+                )
+        if not 0 <= rank < world_size:
+            raise ValueError(f"loader: rank {rank} of {world_size} given; ranks count from 0")
         keep_freed_memory()
         self._lock: PageLock | None = None
         self.dataset: Any = dataset
@@ -196,14 +109,14 @@ class Loader:
         self.batch_size = settings.batch_size_of(split)
         self._evaluates = split != "train"
         self._seed = seed
-        self._identity = plain(identity or {})
+        self._world_size = world_size
+        self._identity = json.loads(json.dumps(identity or {}))  # as a checkpoint gives it back
         self._tail = settings.tail_of(split)
         self.plan: BatchPlan | None = None
         self._tasks: Callable[..., Iterator[BatchTask]]
         self._readers: StreamReaders | None = None
         self._goes_on: Callable[[bool], bool] | None = None
         self._stream: StreamPlan | None = None
-        self._filler: tuple[int, Any] | None = None
         if isinstance(dataset, StreamDataset):
             sampler = None
             self._readers = StreamReaders(settings, imports)
@@ -233,6 +146,7 @@ class Loader:
                 cuts=None if sampler.cuts(0) is None else sampler.cuts,
             )
             self._tasks = partial(indexed_tasks, self.plan, sampler, len(dataset))
+        self._num_batches = None if self.plan is None else self.plan.num_batches
         self._sampler = sampler
         self._compute = BatchComputer(
             dataset,
@@ -246,17 +160,14 @@ class Loader:
         self._bad_samples = BadSampleLog(
             bad_samples_path, split=split, max_error_rate=settings.max_error_rate
         )
+        stays = settings.across_epochs and settings.persistent_workers
+        self._crosses_epochs = stays and not self._evaluates and self.plan is not None
         self._make_scheduler()
         if self._why and not self._evaluates:
             _logger.info("loader: batches are computed by %s", self.engine_choice)
-        self._epoch = 0
-        self._next_batch = 0
-        self._finished = False
-        self._placed = False
-        self._turn = 0
-        self._inherited_turns = 0
+        self._epoch = self._next_batch = self._turn = 0
+        self._finished = self._placed = False
         self._quarantine: set[Any] = set()
-        self._run: Generator[Delivery] | None = None
         self._fingerprint: str | None = None
         _loaders.add(self)
 
@@ -264,37 +175,40 @@ class Loader:
         """Make the scheduler of this process."""
         settings = self.settings
         self._pid = os.getpid()
+        self._run: Generator[Delivery] | None = None
+        self._next_epoch: int | None = None  # the epoch that `_run` continues with
         name, self._why = settings.engine, ""
-        if name is None:
-            name, self._why = engine_by_rule(self._compute, settings)
-            settings = replace(settings, engine=name)
-        elif name == "threads" and self._compute.global_random:
-            name = "processes"
-            self._why = "a component draws from global random states, which threads share"
         if not settings.workers:
             name = "inline"
-        self._scheduler = Scheduler(executor_named(name), self._compute, settings)
+        elif name in (None, "threads") and self._compute.global_random:
+            name, self._why = "processes", "a component draws from global random states"
+        elif name is None:
+            name, self._why = self._by_rule()
+        self._scheduler = Scheduler(name, self._compute, settings)
         self.stats.workers = None if name == "inline" else self._scheduler.workers
-        self._runs = EpochRuns(
-            self._scheduler,
-            self._tasks,
-            num_batches=self._num_batches,
-            across=settings.across_epochs and settings.persistent_workers and not self._evaluates,
-        )
+
+    def _by_rule(self) -> tuple[str, str]:
+        """Return the name of an executor and the reason."""
+        if self._compute.way == "columns":
+            return "threads", "each batch is made as columns"
+        try:
+            recipe_of(self._compute)
+        except ValueError as error:
+            return "threads", str(error).removeprefix("loader: ").partition(";")[0]
+        return "processes", "each sample is made on its own"
 
     def enter_fork(self) -> None:
         """Leave the iteration and the workers of a parent alone; called in its fork."""
         leave_to_parent(dict(vars(self)))
         self._lock = None
-        self._run = None
-        self._inherited_turns = self._turn
+        self._run = self._next_epoch = None
         self._turn += 1
 
     def __len__(self) -> int:
         """Batches in an epoch; TypeError for a stream, whose length is unknown."""
-        if self.plan is None:
+        if self._num_batches is None:
             raise TypeError("the length of a stream is unknown: iterate until it ends")
-        return self.plan.num_batches
+        return self._num_batches
 
     @property
     def epoch(self) -> int:
@@ -329,12 +243,18 @@ class Loader:
         """Whether the next batch is computed, so that asking for it does not wait."""
         return self._scheduler.is_ready
 
+    def start(self) -> None:
+        """Start the workers before the first iteration, while the program builds other things."""
+        self._scheduler.start()
+
     def page_lock(self, accelerator: Accelerator) -> PageLock:
         """Write batches where an accelerator reads them, from the next ones on.
 
         The caller alone gives them to the device: memory is written again as soon as no array
         views it. `DeviceQueue` calls this; a loader without one page-locks nothing.
         """
+        from penstock.pipeline.loader.device.accelerator import PageLock
+
         if self._lock is None or self._lock.device != accelerator.device:
             self._lock = PageLock(accelerator)
             if self.settings.pin_memory is not False:
@@ -372,24 +292,28 @@ class Loader:
         if self._pid != os.getpid():
             self._make_scheduler()
         self._placed = False
-        run = self._runs.deliveries(self._epoch, self._next_batch, self._quarantine)
-        self._run = run
+        run = self._run_from(self._epoch, self._next_batch)
         self.stats.begin()
         try:
             while (delivery := next(run, None)) is not None:
+                is_last = delivery.number + 1 == self._num_batches
+                self._next_epoch = self._epoch + 1 if is_last else None
                 if self._goes_on is not None and not self._goes_on(delivery.positions > 0):
                     break
                 for fault in delivery.faults:
                     self.on_bad(fault)
                 self._bad_samples.add(delivery.faults, delivery.positions)
                 if delivery.batch is None and self._stream is not None:
-                    delivery = self._filled(delivery, self._stream)
-                elif delivery.batch is None and delivery.faults and self._has_other_ranks:
+                    row = self._stream.invalid_row(
+                        self._compute, self._epoch, delivery.number, self._quarantine
+                    )
+                    delivery = replace(delivery, batch=row)
+                elif delivery.batch is None and delivery.faults and self._world_size > 1:
                     raise BadSampleError(
                         f"{self.dataset}: batch {delivery.number} lacks a good sample on this rank "
                         f"and no other record could be read to fill it; repair the data"
                     )
-                self.stats.add(delivery)
+                self.stats.count_in(delivery)
                 # Counted before it is handed over: a batch that the consumer holds is consumed.
                 if not self._placed:
                     self._next_batch = delivery.number + 1
@@ -399,93 +323,53 @@ class Loader:
                     self.stats.asked()
                     self._check_turn(turn)
                 del delivery  # the consumer alone decides how long a batch lives
+                if is_last and self._crosses_epochs:
+                    break
             self._finished = not self._placed
             self._bad_samples.end_epoch()
         finally:
             if self._turn == turn:
                 self._stop()
 
+    def _run_from(self, epoch: int, start: int) -> Generator[Delivery]:
+        """Return the run at a batch, with the next epoch's tasks at its end.
+
+        So no worker idles while the last batches are awaited, and the next epoch's first batches
+        are computed while this one is evaluated.
+        """
+        if self._run is None or (self._next_epoch, 0) != (epoch, start):
+            self._drop_run()
+            goes_on = self._crosses_epochs and start < len(self)
+            epochs = count(epoch) if goes_on else [epoch]
+            tasks = _tasks_of(self._tasks, epochs, start, self._quarantine)
+            self._run = self._scheduler.run(tasks)
+        self._next_epoch = None
+        return self._run
+
     def _quarantined(self, delivery: Delivery) -> set[Any]:
         """Return the records of a batch that killed workers; of a stream, epochs and positions."""
         positions = delivery.quarantined
         if self._sampler is None:
             return {(self._epoch, position) for position in positions}
-        records = (self._sampler.indices(self._epoch, p, p + 1) for p in positions)
-        return {int(record[0]) for record in records}
-
-    def _filled(self, delivery: Delivery, stream: StreamPlan) -> Delivery:
-        """Fill a batch without good samples with one invalid row, the epoch's first good item.
-
-        All ranks get the same number of batches. A single rank without any good item leaves the
-        batch out.
-
-        Raises:
-            BadSampleError: All items of this rank are bad, and there are other ranks.
-            ValueError: This rank lacks items, and other ranks have some.
-        """
-        if self._filler is None or self._filler[0] != self._epoch:
-            self._filler = self._epoch, self._first_good(delivery.number, stream)
-        item = self._filler[1]
-        if item is None:
-            return delivery
-        return replace(delivery, batch=self._invalid_row(delivery.number, item))
-
-    def _first_good(self, number: int, stream: StreamPlan) -> Any:
-        """Find the first item of the epoch that makes a sample; see `_filled`."""
-        empty = True
-        with closing(stream.first_items(self._epoch, self._quarantine)) as items:
-            for item in items:
-                if self._invalid_row(number, item) is not None:
-                    return item
-                empty = False
-        if stream.world_size == 1:
-            return None
-        if empty:
-            raise ValueError(
-                f"{self.dataset}: the readers of this rank lack records that other ranks have; "
-                f"lower dataset.readers, or add records"
-            )
-        raise BadSampleError(
-            f"{self.dataset}: all records of rank {stream.rank} are bad, and it needs a good one "
-            f"for batch {number}; repair the data, the cause of each bad record is in the log"
-        )
-
-    def _invalid_row(self, number: int, item: Any) -> Batch | None:
-        """Make a batch of one invalid row; None if the item is bad."""
-        task = BatchTask(
-            epoch=self._epoch,
-            number=number,
-            positions=np.array([number * self.batch_size], np.int64),
-            valid=np.zeros(1, np.bool_),
-            indices=np.empty(0, np.int64),
-            items=[item],
-        )
-        return self._compute(task).batch
+        return {*self._sampler.at(self._epoch, np.array(positions, np.int64)).tolist()}
 
     def _check_turn(self, turn: int) -> None:
-        if self._turn != turn and turn <= self._inherited_turns:
-            raise RuntimeError(
-                f"loader: this iteration began in process {self._pid}, and process {os.getpid()} "
-                f"is a fork of it; iterate over the loader again in the fork"
-            )
         if self._turn != turn:
             raise RuntimeError(
-                "loader: this iteration ended when another one began, or when the loader was "
-                "closed; one loader is iterated by one loop at a time"
+                f"loader: this iteration of process {self._pid} ended when another one began, when "
+                f"the loader was closed, or at a fork, here process {os.getpid()}; one loader is "
+                f"iterated by one loop at a time"
             )
 
-    @property
-    def _has_other_ranks(self) -> bool:
-        return self.plan is not None and self.plan.world_size > 1
-
-    @property
-    def _num_batches(self) -> int | None:
-        return None if self.plan is None else self.plan.num_batches
-
     def _stop(self) -> None:
-        """End the iteration at hand, if there is one."""
+        """End the iteration at hand, if there is one; a run at the end of its epoch stays."""
         self._turn += 1
-        run, self._run = self._run, None
+        if self._next_epoch is None or not self._crosses_epochs:
+            self._drop_run()
+
+    def _drop_run(self) -> None:
+        """Forget the run, with all batches that it has computed ahead."""
+        run, self._run, self._next_epoch = self._run, None, None
         # A run that another thread iterates ends there, when it finds that its turn is over.
         if run is not None and getgeneratorstate(run) != GEN_RUNNING:
             run.close()
@@ -500,21 +384,15 @@ class Loader:
         return {**state_of(place), **self._what()}
 
     def load_state_dict(self, state: Mapping[str, Any], anyway: bool = False) -> None:
-        """Go on from a state.
+        """Continue from a state of any rank, any number of ranks and any workers.
 
-        Args:
-            state: What `state_dict` gave, on any rank of any number, with any workers.
-            anyway: Take it even where seed, plan, pixels or data differ.
-
-        Raises:
-            ValueError: It is not a state, or of other batches; the message names the differences.
+        Raise ValueError if it is not a state, or one of other batches, unless `anyway`.
         """
         place = place_of(state)
         if not anyway:
             check_state(state, self._what())
         self._stop()
-        if self._pid == os.getpid():
-            self._runs.drop()
+        self._drop_run()
         self._epoch, self._next_batch, self._finished, quarantine = place
         self._quarantine = set(quarantine)
         self._placed = True
@@ -524,34 +402,23 @@ class Loader:
         if self._fingerprint is None:
             self._fingerprint = self.dataset.fingerprint()
         plan = {"sampler": self._identity.get("sampler"), "batch_size": self.batch_size}
-        plan |= {"tail": self._tail, **order_identity(self.plan, self._sampler)}
+        plan["tail"] = self._tail
+        if self.plan is not None:
+            plan |= {"num_positions": self.plan.num_positions, "group": self.plan.group}
+        if self._sampler is not None and (weights := self._sampler.fingerprint()):
+            plan["weights"] = weights
         pixels = self._identity.get("pixels")
         return {"seed": self._seed, "plan": plan, "pixels": pixels, "data": self._fingerprint}
 
     def close(self) -> None:
         """End iteration and workers; a thread that iterates meanwhile gets a RuntimeError."""
         self._stop()
+        self._drop_run()
         if self._pid != os.getpid():
             return
-        self._runs.drop()
         self._scheduler.close()
         if self._readers is not None:
             self._readers.close()
-
-    def _repr_html_(self) -> str:
-        try:
-            batches = f"{len(self):,} batches"
-        except TypeError:
-            batches = "a stream of batches"
-        names = ", ".join(self.class_names or ())
-        rows = {
-            "batches": f"{batches} of {self.batch_size}",
-            "data": f"{len(self.dataset):,} samples" if isinstance(self.dataset, Sized) else "",
-            "classes": names[:200] + "…" * (len(names) > 200),
-            "computed by": self.engine_choice,
-        }
-        cells = (f"<tr><th>{k}</th><td>{escape(v)}</td></tr>" for k, v in rows.items() if v)
-        return f"<table>{''.join(cells)}</table>"
 
     def __enter__(self) -> Loader:
         return self
@@ -560,16 +427,23 @@ class Loader:
         self.close()
 
 
+def _tasks_of(
+    tasks: Callable[..., Iterator[BatchTask]],
+    epochs: Iterable[int],
+    start: int,
+    quarantine: Quarantine,
+) -> Iterator[BatchTask]:
+    """Yield the tasks of epochs in a row, of the first one from batch `start`.
+
+    It holds nothing of the loader: that cycle would keep the threads of a forgotten loader until
+    garbage is collected.
+    """
+    for epoch in epochs:
+        yield from tasks(epoch=epoch, start=start, quarantine=quarantine)
+        start = 0
+
+
 _loaders: weakref.WeakSet[Loader] = weakref.WeakSet()
-
-
-def _check_base(name: str, made: object, base: Any) -> None:
-    """Raise ValueError for a component that does not extend its base class."""
-    if not isinstance(made, base):
-        raise ValueError(
-            f"{name}: {type(made).__qualname__} does not extend the base class of a {name} in "
-            f"core/contracts.py"
-        )
 
 
 def _enter_fork() -> None:

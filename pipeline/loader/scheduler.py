@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import logging
+import atexit
+import faulthandler
+import os
+import queue
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from penstock.core.processes import interrupts_held, local_ranks
-from penstock.datasets.caches.limits import available_bytes
-from penstock.pipeline.loader.compute.bundles import MOST_BATCHES, can_join, rows_of_bundle
+from penstock.core.processes import interrupts_held
+from penstock.pipeline.loader.compute import BUNDLE_BYTES, MOST_BATCHES, can_join
 from penstock.pipeline.loader.contract import (
     BatchTask,
     Delivery,
@@ -21,43 +24,36 @@ from penstock.pipeline.loader.contract import (
     Future,
     WorkerDiedError,
     WorkerFigures,
-    mapped,
 )
-from penstock.pipeline.loader.worker_errors import LoaderClosedError
+from penstock.pipeline.loader.executors import executor_named
+from penstock.pipeline.loader.worker_errors import LoaderClosedError, LoaderTimeoutError
 
 if TYPE_CHECKING:
-    from penstock.core.sample import Batch
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.device.accelerator import PageLock
     from penstock.pipeline.loader.settings import LoaderSettings
 
-_logger = logging.getLogger(__name__)
-
-_TRIES = 2
-"""A row that ends so many workers alone is quarantined."""
-
-_said: set[str] = set()
+_TRIES = 3
+"""Workers that die at a row alone before it is quarantined, or at a batch without such rows."""
 
 
 class Scheduler:
     """Delivers the batches of tasks in their order, with an executor that the first run starts.
 
     Args:
-        kind: Class of the executor.
+        engine: Name of the executor.
         compute: Computes a task.
         settings: Depth, deadlines, and whether workers stay from one run to the next.
     """
 
-    def __init__(
-        self, kind: type[Executor], compute: BatchComputer, settings: LoaderSettings
-    ) -> None:
-        kind.check(compute, settings)
-        self._kind = kind
+    def __init__(self, engine: str, compute: BatchComputer, settings: LoaderSettings) -> None:
+        self._engine = engine
         self._compute = compute
         self._settings = settings
         self._executor: Executor | None = None
-        self._finalizer: weakref.finalize[..., Scheduler] | None = None
+        self._end: Callable[[], object]
         self._ahead: deque[tuple[Sequence[BatchTask], Future]] = deque()
+        self._awaited = Future()
         self._restarts = 0  # of executors that are closed
         self._outcomes: deque[Delivery | BaseException] = deque()
         self._lock: PageLock | None = None
@@ -67,7 +63,8 @@ class Scheduler:
     @property
     def choice(self) -> str:
         """Say who computes."""
-        return self._kind.describe(self._settings)
+        workers = f" with {self._settings.workers} workers" if self._engine != "inline" else ""
+        return f"loader={self._engine}{workers}"
 
     def workers(self) -> WorkerFigures:
         """Return the state of the workers."""
@@ -88,11 +85,11 @@ class Scheduler:
             self._executor.page_lock(lock)
 
     def start(self) -> None:
-        """Start the workers, beside whatever else has to be prepared."""
+        """Start the executor before the first run."""
         self._is_closed = False
         self._opened()
 
-    def run(self, tasks: Iterator[BatchTask]) -> Iterator[Delivery]:
+    def run(self, tasks: Iterator[BatchTask]) -> Generator[Delivery]:
         """Deliver every task, in order.
 
         Raises:
@@ -100,37 +97,28 @@ class Scheduler:
             LoaderTimeoutError: No batch came within `timeout_s` from workers that stay.
             WorkerError: Workers cannot be started, or a batch ends every one of them.
             MemoryError: A batch takes more memory than any worker has.
-            Exception: A batch could not be computed.
+            Exception: A component raised.
         """
-        self._is_closed = False
-        is_intact, is_first = False, True
-        source = _Source(tasks)
+        self._is_closed, is_intact = False, True
+        bundles = self._bundles(tasks)
         try:
-            self._fill(source)
+            self._fill(bundles)
             while self._ahead:
-                delivered = self._delivered(*self._ahead.popleft())
-                outcomes = self._outcomes = deque(delivered)
-                del delivered
-                self._fill(source)
+                bundle, self._awaited = self._ahead.popleft()
+                outcomes = self._outcomes = deque(self._delivered(bundle, self._awaited))
+                self._fill(bundles)
                 while outcomes:
-                    if isinstance(error := outcomes.popleft(), BaseException):
-                        raise error
-                    handed = [error]
-                    del error  # the consumer alone decides how long a batch lives
-                    if is_first and self._settings.workers:
-                        _warn_about_memory(handed[0].batch, self._opened().depth, self._settings)
-                    is_first = False
-                    self._row_bytes = handed[0].row_bytes
-                    yield handed.pop()
-            if source.error is not None:
-                raise source.error
-            is_intact = True
-        except GeneratorExit:
-            is_intact = True
+                    if isinstance(outcomes[0], BaseException):
+                        raise outcomes[0]
+                    self._row_bytes = outcomes[0].row_bytes
+                    # Without a name here: the consumer alone decides how long a batch lives.
+                    yield outcomes.popleft()  # type: ignore[misc]
+        except BaseException as error:
+            is_intact = isinstance(error, GeneratorExit)
             raise
         finally:
             for _, future in self._ahead:
-                future.cancel()
+                future.is_cancelled = True
             self._ahead.clear()
             self._outcomes.clear()
             if self._executor is not None:
@@ -145,68 +133,93 @@ class Scheduler:
         executor, self._executor = self._executor, None
         if executor is None:
             return
-        if self._finalizer is not None:
-            self._finalizer.detach()
+        self._awaited.set(LoaderClosedError())  # to a thread that waits
         self._restarts += executor.restarts
-        executor.close()
+        self._end()
 
     def _opened(self) -> Executor:
         """Return the executor, started if it does not run.
 
-        Raises:
-            LoaderClosedError: Another thread closed the scheduler.
+        Raise LoaderClosedError if another thread closed the scheduler.
         """
         if self._is_closed:
             raise LoaderClosedError
         if self._executor is None:
             with interrupts_held():
-                executor = self._executor = self._kind(self._compute, self._settings)
+                kind = executor_named(self._engine)
+                executor = self._executor = kind(self._compute, self._settings)
                 if self._lock is not None:
                     executor.page_lock(self._lock)
-                # For a loader that is forgotten; at exit the executor sees to it by itself.
-                self._finalizer = weakref.finalize(self, executor.close)
-                self._finalizer.atexit = False
+                # At exit before multiprocessing, which would join workers that wait.
+                end = partial(_close, executor, os.getpid())
+                atexit.register(end)
+                self._end = weakref.finalize(self, _end_now, end)  # also if it is forgotten
         return self._executor
 
-    def _fill(self, source: _Source) -> None:
+    def _fill(self, bundles: Iterator[list[BatchTask]]) -> None:
         """Submit tasks until as many are ahead as the executor wants; a bundle counts as one."""
         executor = self._opened()
         while len(self._ahead) < executor.depth:
-            rows = rows_of_bundle(self._row_bytes) if executor.bundles else 0
-            tasks = source.bundle(rows)
+            try:
+                tasks = next(bundles, [])
+            except Exception as error:  # the batches before it are delivered first
+                future = Future()
+                future.set(error)
+                self._ahead.append(([], future))
+                continue
             if not tasks:
                 return
             self._ahead.append((tasks, executor.submit(tasks)))
+
+    def _bundles(self, tasks: Iterator[BatchTask]) -> Iterator[list[BatchTask]]:
+        """Yield tasks in bundles to compute as one; after an error, first the tasks before it."""
+        bundle: list[BatchTask] = []
+        try:
+            for task in tasks:
+                if bundle and not can_join(bundle[0], task):
+                    yield bundle
+                    bundle = []
+                bundle.append(task)
+                if len(bundle) >= self._most_batches(task):
+                    yield bundle
+                    bundle = []
+        except Exception:
+            if bundle:
+                yield bundle
+            raise
+        if bundle:
+            yield bundle
+
+    def _most_batches(self, task: BatchTask) -> int:
+        """Return how many batches like this one a bundle has; 1 until a row's size is known."""
+        size_bytes = self._row_bytes * task.positions.size
+        if not (self._opened().bundles and size_bytes):
+            return 1
+        return min(MOST_BATCHES, max(1, BUNDLE_BYTES // size_bytes))
 
     def _delivered(
         self, tasks: Sequence[BatchTask], future: Future
     ) -> Sequence[Delivery | BaseException]:
         """Wait for the deliveries of tasks, up to the first that failed."""
+        executor, timeout_s = self._opened(), self._settings.timeout_s
         try:
-            return future.result()
+            return future.result(None if executor.times_out else timeout_s)
         except WorkerDiedError as error:
             if len(tasks) == 1:
                 return [self._examined(tasks[0], error)]
-            return [self._alone(task) for task in tasks]
-
-    def _alone(self, task: BatchTask) -> Delivery | BaseException:
-        """Compute a task of several that ended their worker."""
-        try:
-            return self._opened().submit([task]).result()[0]
-        except WorkerDiedError as error:
-            return self._examined(task, error)
+            return [self._delivered([task], executor.submit([task]))[0] for task in tasks]
+        except queue.Empty:
+            faulthandler.dump_traceback(2)
+            raise LoaderTimeoutError(
+                f"loader: no batch within timeout_s={timeout_s:g} s from {self.choice}; the stacks "
+                f"above show where it hangs; raise loader.timeout_s or set loader.engine=processes"
+            ) from None
 
     def _examined(self, task: BatchTask, death: WorkerDiedError) -> Delivery | BaseException:
         """Compute a task whose worker died, without the rows that end workers alone.
 
         Return the error of the last death if the batch ends its workers and none of its rows does.
         """
-        executor = self._opened()
-        for _ in range(executor.lives - 1):
-            try:
-                return executor.submit([task]).result()[0]
-            except WorkerDiedError as error:
-                death = error
         killers = self._killers(task)
         held = replace(task, quarantined=(*task.quarantined, *killers))
         for _ in range(_TRIES):
@@ -227,20 +240,31 @@ class Scheduler:
         """Find the positions of a task that end the workers which compute them alone."""
         known = set(task.quarantined)
         rows = {p: row for row, p in enumerate(task.positions.tolist()) if p not in known}
-        for _ in range(_TRIES):
-            probes = [
-                (position, self._opened().submit([_one_row(task, row)], probes=True))
-                for position, row in rows.items()
-            ]
-            rows = {p: rows[p] for p, future in probes if not _survives(future)}
-        return tuple(rows)
+        suspects = [*rows]
+        for attempt in range(_TRIES):
+            probes = (self._opened().submit([_one_row(task, rows[p])]) for p in suspects)
+            # All at once, and again one after the other: other programs kill workers too, and Ray
+            # loses an answer when the next task ends its worker.
+            pairs = zip(suspects, probes if attempt else [*probes], strict=True)
+            suspects = [p for p, future in pairs if not _survives(future)]
+        return tuple(suspects)
+
+
+def _close(executor: Executor, pid: int) -> None:
+    if os.getpid() == pid:  # and not in a fork
+        executor.close()
+
+
+def _end_now(end: Callable[[], None]) -> None:
+    atexit.unregister(end)
+    end()
 
 
 def _survives(future: Future) -> bool:
     try:
         future.result()
-    except WorkerDiedError:
-        return False
+    except WorkerDiedError as error:
+        return error.final is MemoryError  # no fault of the record
     return True
 
 
@@ -254,70 +278,3 @@ def _one_row(task: BatchTask, row: int) -> BatchTask:
         items=task.items and task.items[rows],
         quarantined=(),
     )
-
-
-class _Source:
-    """Tasks until they end or raise, so that the batches before an error are delivered first."""
-
-    def __init__(self, tasks: Iterator[BatchTask]) -> None:
-        self._tasks = tasks
-        self._next: BatchTask | None = None
-        self._most = 1  # the consumer waits for the first bundle, which is one batch
-        self.error: Exception | None = None
-
-    def bundle(self, most_rows: int) -> list[BatchTask]:
-        """Take the next tasks, to be computed as one: up to twice as many each time.
-
-        Args:
-            most_rows: Rows that they may have together; the first one may have more.
-        """
-        first = self._take()
-        if first is None:
-            return []
-        bundle, rows = [first], first.positions.size
-        if 2 * rows > most_rows:
-            return bundle
-        most, self._most = self._most, min(2 * self._most, MOST_BATCHES)
-        for _ in range(most - 1):
-            task = self._take()
-            if task is None:
-                break
-            rows += task.positions.size
-            if rows > most_rows or not can_join(first, task):
-                self._next = task
-                break
-            bundle.append(task)
-        return bundle
-
-    def _take(self) -> BatchTask | None:
-        task, self._next = self._next, None
-        if task is not None or self.error is not None:
-            return task
-        try:
-            return next(self._tasks, None)
-        except Exception as error:
-            self.error = error
-            return None
-
-
-def _warn_about_memory(batch: Batch | None, depth: int, settings: LoaderSettings) -> None:
-    """Log once that the batches that are computed ahead will not fit into memory."""
-    size_bytes = _bytes_of(batch) * local_ranks()
-    left_bytes = available_bytes()
-    if left_bytes is None or depth * size_bytes <= left_bytes or "memory" in _said:
-        return
-    _said.add("memory")
-    fitting = left_bytes // (size_bytes * settings.prefetch_factor)
-    remedy = f"loader.num_workers={fitting}" if fitting else "a smaller loader.batch_size"
-    _logger.warning(
-        "loader: %d batches ahead of %.3g GB take %.3g GB, and this machine or container has %.3g "
-        "GB left; type %s, or it may be killed",
-        depth, size_bytes / 1e9, depth * size_bytes / 1e9, left_bytes / 1e9, remedy,
-    )  # fmt: skip
-
-
-def _bytes_of(batch: Any) -> int:
-    """Count the bytes of all arrays and tensors of a batch."""
-    sizes: list[int] = []
-    mapped(batch, lambda value: sizes.append(getattr(value, "nbytes", 0)))
-    return sum(sizes)

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from functools import cache
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, MinLen
-from pydantic import TypeAdapter, ValidationError
 
 from penstock.core.processes import default_workers
 from penstock.core.registry import register
 from penstock.pipeline.loader.executors import executor_named
-from penstock.pipeline.loader.executors.placement import cores_text
 
 _LONGEST_S = 1e7
 """Some system calls refuse longer waits."""
 _MOST = 1024
 """Bound of workers and of batches ahead; more exhaust threads or memory."""
-
-
-_NICEST = 19
 
 
 @register("settings", "loader")
@@ -31,18 +25,19 @@ class LoaderSettings:
 
     Attributes:
         engine: Executor of batches: ``threads``, ``processes`` (dead or hanging workers are
-            replaced), ``ray`` (actors of a Ray cluster), ``torch`` (torch's DataLoader) or
+            replaced), ``ray`` (tasks of a Ray cluster), ``torch`` (torch's DataLoader) or
             ``inline`` (this process). null: ``inline`` without workers, ``threads`` for batches
             made as columns, else ``processes``.
         batch_size: Samples in a batch over all ranks; the maximum if the sampler cuts batches.
         eval_batch_size: Batch size of evaluation; null for `batch_size`.
         num_workers: Workers per rank; 0 computes in this process. ``auto``: one for each core of
             this rank's share by affinity and quota, 32 at most.
-        resources: For ``ray``, resources of each actor: ``{CPU: 2}``, or ``{decoders: 1}`` for a
-            resource of your cluster. null: one core, needed only for placement.
+        resources: For ``ray``, resources of each batch: ``{CPU: 2}``, or ``{decoders: 1}`` for a
+            resource of your cluster. null: one core.
         affinity: List of cores for workers, threads included; ``none`` for the trainer's cores. The
             trainer itself is not bound.
-        nice: Niceness of workers, 0 to 19: higher values leave more CPU time to the trainer.
+        nice: Niceness of workers, 0 to 19: higher values leave more CPU time to the trainer. Ray
+            ignores it, and `affinity`.
         prefetch_factor: Batches that each worker computes ahead. Small batches without work per
             sample come in bundles of up to 16 batches or 6 MB; a bundle counts as one. ``torch``
             does not bundle.
@@ -70,7 +65,7 @@ class LoaderSettings:
     num_workers: Annotated[int, Ge(0), Le(_MOST)] | Literal["auto"] = "auto"
     resources: dict[str, Annotated[float, Ge(0)]] | None = None
     affinity: Annotated[list[Annotated[int, Ge(0)]], MinLen(1)] | Literal["none"] = "none"
-    nice: Annotated[int, Ge(0), Le(_NICEST)] = 0
+    nice: Annotated[int, Ge(0), Le(19)] = 0
     prefetch_factor: Annotated[int, Ge(1), Le(_MOST)] = 2
     pin_memory: bool | Literal["auto"] = "auto"
     persistent_workers: bool = True
@@ -83,57 +78,38 @@ class LoaderSettings:
     max_error_rate: Annotated[float, Ge(0), Le(1)] = 0.05
 
     def __post_init__(self) -> None:
-        for name, adapter in _adapters().items():
-            value: Any = getattr(self, name)
-            try:
-                adapter.validate_python(value, strict=True)
-            except ValidationError as error:
-                problems = [each["msg"].lower() for each in error.errors(include_url=False)]
-                raise ValueError(f"loader.{name} is {value!r}: {', or '.join(problems)}") from None
-        self._check_engine()
-        self._check_affinity()
-
-    def _check_engine(self) -> None:
-        if self.engine == "auto":
-            raise ValueError(
-                "loader.engine is 'auto', which a fixed rule replaced: type loader=default"
-            )
+        """Check what no single value shows; a config checks each value by its annotation."""
         if self.engine is not None:
             executor_named(self.engine)
-        if self.multiprocessing_context is not None and self.engine != "torch":
-            raise ValueError(
-                f"loader.multiprocessing_context is for torch's DataLoader, and loader.engine is "
-                f"{self.engine}: type loader=torch, or loader.multiprocessing_context=null"
-            )
-        if self.resources is not None and self.engine != "ray":
-            raise ValueError(
-                f"loader.resources is for actors of Ray, and loader.engine is "
-                f"{self.engine}: type loader=ray, or loader.resources=null"
-            )
-
-    def _check_affinity(self) -> None:
+        for name, engine in (("multiprocessing_context", "torch"), ("resources", "ray")):
+            if getattr(self, name) is not None and self.engine != engine:
+                raise ValueError(
+                    f"loader.{name} is for loader={engine}, and loader.engine is {self.engine}: "
+                    f"type loader={engine}, or loader.{name}=null"
+                )
         if self.engine == "ray" and (self.affinity != "none" or self.nice):
             raise ValueError(
-                f"loader.affinity is {self.affinity!r} and loader.nice {self.nice}, and "
-                f"Ray places its actors itself: type loader.affinity=none loader.nice=0, "
-                f"and set their resources in loader.resources"
+                "loader.affinity and loader.nice: Ray places its tasks itself; type "
+                "loader.affinity=none loader.nice=0"
             )
-        if not isinstance(self.affinity, str):
-            allowed = os.sched_getaffinity(0)
-            if missing := sorted({*self.affinity} - allowed):
-                left = sorted({*self.affinity} & allowed)
-                cores = f"'loader.affinity=[{','.join(map(str, left))}]'"
-                raise ValueError(
-                    f"loader.affinity: core {missing[0]} given, this process may use "
-                    f"{cores_text(allowed)}; type {cores if left else 'loader.affinity=none'}"
-                )
+        allowed = os.sched_getaffinity(0)
+        if not isinstance(self.affinity, str) and (missing := {*self.affinity} - allowed):
+            raise ValueError(
+                f"loader.affinity: core {min(missing)} given, this process may use "
+                f"{sorted(allowed)}; type loader.affinity=none"
+            )
 
     @property
     def workers(self) -> int:
         """Number of workers; for ``auto``, this rank's share of the cores."""
-        if self.num_workers == "auto":
-            return default_workers()
-        return self.num_workers
+        return default_workers() if self.num_workers == "auto" else self.num_workers
+
+    def apply_to_worker(self) -> None:
+        """Set the cores and niceness of the calling thread; threads that it starts inherit both."""
+        if not isinstance(self.affinity, str):
+            os.sched_setaffinity(0, self.affinity)
+        if self.nice:
+            os.nice(self.nice)
 
     def batch_size_of(self, split: str) -> int:
         """Return the number of samples in a batch over all ranks."""
@@ -146,9 +122,3 @@ class LoaderSettings:
         if split != "train" or self.drop_last is False:
             return "keep"
         return "pad" if self.drop_last == "pad" else "drop"
-
-
-@cache
-def _adapters() -> dict[str, TypeAdapter[Any]]:
-    hints = get_type_hints(LoaderSettings, include_extras=True)
-    return {name: TypeAdapter(annotation) for name, annotation in hints.items()}

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from operator import index
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from penstock.core.contracts import Sampler
-    from penstock.pipeline.loader.plan import BatchPlan
-
-VERSION = 2
+from typing import Any
 
 _EPOCHS = 1 << 63  # a batch stores its epoch as int64
 _MISSING = "nothing"
@@ -24,16 +18,6 @@ Place = tuple[int, int, bool, frozenset[Any]]
 
 The quarantine has records, or pairs of epoch and position for a stream.
 """
-
-
-def order_identity(plan: BatchPlan | None, sampler: Sampler | None) -> dict[str, Any]:
-    """Return plain values that decide the order of records: the plan and sampler weights."""
-    identity: dict[str, Any] = {}
-    if plan is not None:
-        identity |= {"num_positions": plan.num_positions, "group": plan.group}
-    if sampler is not None and (fingerprint := sampler.fingerprint()):
-        identity["weights"] = fingerprint
-    return identity
 
 
 def as_epoch(epoch: Any) -> int:
@@ -50,13 +34,8 @@ def as_epoch(epoch: Any) -> int:
 def state_of(place: Place) -> dict[str, Any]:
     """Return a loader's place as JSON-serialisable values."""
     epoch, next_batch, finished, quarantined = place
-    return {
-        "version": VERSION,
-        "epoch": epoch,
-        "next_batch": next_batch,
-        "finished": finished,
-        "quarantined": _listed(quarantined),
-    }
+    state = {"epoch": epoch, "next_batch": next_batch, "finished": finished}
+    return {**state, "quarantined": _listed(quarantined)}
 
 
 def place_of(state: Any) -> Place:
@@ -73,12 +52,6 @@ def place_of(state: Any) -> Place:
 
 def check_state(state: Mapping[str, Any], current: Mapping[str, Any]) -> None:
     """Raise ValueError if a state belongs to other batches, with every difference."""
-    version = state.get("version")
-    if version != VERSION:
-        raise ValueError(
-            f"loader state: version {version!r}, expected {VERSION}; it was saved by another "
-            f"version of the program"
-        )
     differences = [
         line
         for part in _IDENTITY
@@ -126,12 +99,3 @@ def differing(then: Any, now: Any, name: str) -> Iterator[str]:
 def _shown(value: Any) -> str:
     text = str(value) if isinstance(value, str) else repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
-
-
-def plain(value: Any) -> Any:
-    """Return the value as JSON would give it back: tuples as lists, keys as strings."""
-    if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return value

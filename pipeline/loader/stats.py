@@ -5,14 +5,11 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from dataclasses import dataclass, field, fields
 
 import numpy as np
 
-from penstock.core.sample import Batch
-from penstock.core.stage_times import StageTimes
-from penstock.pipeline.loader.contract import Delivery, WorkerFigures
+from penstock.pipeline.loader.contract import BatchStats, Delivery, WorkerFigures
 
 RECENT_BATCHES = 100
 STAGES = ("read", "decode", "transform", "collate")
@@ -21,39 +18,27 @@ _WAITS = 0.1
 """A consumer that waits for a smaller share of its time is limited by the model."""
 
 
-class LoaderTimes(NamedTuple):
-    """Times of a run of batches by stage; subtract two for the batches between them.
+@dataclass(slots=True)
+class LoaderTimes(BatchStats):
+    """Counts and times of batches; subtract two values for the batches between them.
 
     Stage times are seconds, summed over the threads that did the work.
 
     Attributes:
-        samples: Valid rows in the batches.
+        batches: Number of batches.
         wait: Seconds that the consumer waited for the loader.
         copy: Seconds that the device copied batches, in parallel with the other stages.
         consumer: Seconds that the consumer spent between two batches.
-        hits: Records found in the dataset's cache.
-        damaged: Damaged cache entries, dropped and read again.
-        requests: Requests to servers, which returned `fetched_bytes`.
     """
 
     batches: int = 0
-    samples: int = 0
-    read: float = 0.0
-    decode: float = 0.0
-    transform: float = 0.0
-    collate: float = 0.0
     wait: float = 0.0
     copy: float = 0.0
     consumer: float = 0.0
-    hits: int = 0
-    misses: int = 0
-    damaged: int = 0
-    requests: int = 0
-    fetched_bytes: int = 0
 
     def __sub__(self, earlier: LoaderTimes) -> LoaderTimes:
-        differences = (a - b for a, b in zip(self, earlier, strict=True))
-        return LoaderTimes(*differences)  # type: ignore[arg-type]
+        names = [each.name for each in fields(LoaderTimes)]
+        return LoaderTimes(**{n: getattr(self, n) - getattr(earlier, n) for n in names})
 
     @property
     def wait_share(self) -> float:
@@ -61,14 +46,9 @@ class LoaderTimes(NamedTuple):
         return self.wait / max(self.wait + self.consumer, 1e-9)
 
     @property
-    def busy(self) -> float:
-        """Seconds in all stages, summed over threads."""
-        return self.read + self.decode + self.transform + self.collate
-
-    @property
     def stages_us(self) -> dict[str, float]:
         """Microseconds per sample of each stage; empty if no stage was timed."""
-        if not self.samples or not any(getattr(self, name) for name in STAGES):
+        if not self.samples or not self.total:
             return {}
         return {name: getattr(self, name) / self.samples * 1e6 for name in STAGES}
 
@@ -78,24 +58,11 @@ class LoaderTimes(NamedTuple):
         lookups = self.hits + self.misses
         return self.hits / lookups if lookups else None
 
-    def as_dict(self) -> dict[str, float]:
-        """Return the attributes and rates: ``<stage>_us`` per sample, ``<stage>_ms_per_batch``."""
-        figures: dict[str, float] = {**self._asdict(), "wait_share": self.wait_share}
-        if self.hit_rate is not None:
-            figures["hit_rate"] = self.hit_rate
-        for name in (*STAGES, "wait", "copy", "consumer"):
-            seconds = getattr(self, name)
-            figures[f"{name}_us"] = seconds / max(self.samples, 1) * 1e6
-            figures[f"{name}_ms_per_batch"] = seconds / max(self.batches, 1) * 1e3
-        return figures
-
     def __str__(self) -> str:
-        figures = self.as_dict()
         lines = [f"{self.samples:,} samples in {self.batches:,} batches"]
-        lines.append(f"{'':<10}{'us a sample':>12}{'ms a batch':>12}{'seconds':>10}")
         for name in (*STAGES, "wait", "copy", "consumer"):
-            each, batch = figures[f"{name}_us"], figures[f"{name}_ms_per_batch"]
-            lines.append(f"{name:<10}{each:>12,.1f}{batch:>12,.2f}{getattr(self, name):>10,.2f}")
+            each_us = getattr(self, name) / max(self.samples, 1) * 1e6
+            lines.append(f"{name:<10}{each_us:>12,.1f} us a sample")
         lines.append(f"waiting for data: {self.wait_share:.0%} of the consumer's time")
         if self.hit_rate is not None:
             damaged = f", {self.damaged:,} damaged" if self.damaged else ""
@@ -133,32 +100,18 @@ def sources_text(shares: Mapping[str, float]) -> str:
 
 
 @dataclass(slots=True)
-class LoaderStats:
+class LoaderStats(LoaderTimes):
     """Counts and times of this rank's batches since the loader was made.
 
     Attributes:
-        samples: Valid rows in the batches.
-        real: Elements of ragged fields, without padding.
-        padded: Elements of ragged fields, with padding.
-        cut_texts: Valid rows that a transform truncated, by `cut_tokens` elements.
-        copy_s: Seconds that the device spent on copies; the code that copies adds them.
+        bad_samples: Number of bad samples.
         drawn: Valid rows by source, for a mix of datasets.
         workers: Return the current state of the workers; None if the engine does not report it.
     """
 
-    batches: int = 0
-    samples: int = 0
     bad_samples: int = 0
-    real: int = 0
-    padded: int = 0
-    cut_texts: int = 0
-    cut_tokens: int = 0
-    copy_s: float = 0.0
     drawn: dict[str, int] = field(default_factory=dict)
     workers: Callable[[], WorkerFigures] | None = None
-    _stages: StageTimes = field(default_factory=StageTimes)
-    _wait_s: float = 0.0
-    _consumer_s: float = 0.0
     _since_s: float = 0.0
     _marks: deque[LoaderTimes] = field(
         default_factory=lambda: deque([LoaderTimes()], maxlen=RECENT_BATCHES + 1)
@@ -178,12 +131,7 @@ class LoaderStats:
     @property
     def times(self) -> LoaderTimes:
         """Times by stage since the loader was made; subtract an earlier value for an interval."""
-        stages = self._stages
-        return LoaderTimes(
-            self.batches, self.samples, stages.read, stages.decode, stages.transform,
-            stages.collate, self._wait_s, self.copy_s, self._consumer_s,
-            stages.hits, stages.misses, stages.damaged, stages.requests, stages.fetched_bytes,
-        )  # fmt: skip
+        return self - LoaderTimes()
 
     @property
     def recent(self) -> LoaderTimes:
@@ -197,17 +145,8 @@ class LoaderStats:
             return ""
         return limit_text(self.recent.wait_share, self.recent.stages_us)
 
-    def as_dict(self) -> dict[str, float]:
-        """Return the counts and the items of `times`."""
-        counts = {"bad_samples": self.bad_samples, "padding_overhead": self.padding_overhead}
-        counts |= {"cut_texts": self.cut_texts, "cut_tokens": self.cut_tokens}
-        if self.workers is not None:
-            counts |= {"ready": self.workers().ready, "restarts": self.workers().restarts}
-        counts |= {f"drawn_{name}": drawn for name, drawn in self.drawn.items()}
-        return {**self.times.as_dict(), **counts}
-
     def __str__(self) -> str:
-        lines = [str(self.times)]
+        lines = [LoaderTimes.__str__(self)]
         if self.padded:
             lines.append(f"padding: {padding_text(self.padding_overhead)}")
         if self.cut_tokens:
@@ -222,33 +161,24 @@ class LoaderStats:
         """Start timing an iteration, when the consumer requests its first batch."""
         self._since_s = time.perf_counter()
 
-    def add(self, delivery: Delivery) -> None:
+    def count_in(self, delivery: Delivery) -> None:
         """Count a batch that has just arrived."""
         now = time.perf_counter()
-        self._wait_s += now - self._since_s
+        self.wait += now - self._since_s
         self._since_s = now
         self.batches += delivery.batch is not None
-        self.samples += delivery.samples
         self.bad_samples += len(delivery.faults)
-        self.real += delivery.real
-        self.padded += delivery.padded
-        self.cut_texts += delivery.cut_texts
-        self.cut_tokens += delivery.cut_tokens
-        if self.drawn and delivery.batch is not None:
-            self._add_drawn(delivery.batch)
-        self._stages.add(delivery.times)
+        self.add(delivery.stats)
+        batch = delivery.batch
+        if self.drawn and batch is not None and "source" in batch:  # kept by the collate
+            sources = np.asarray(batch["source"])[np.asarray(batch["valid"])]
+            counts = np.bincount(sources, minlength=len(self.drawn)).tolist()
+            for name, count in zip(self.drawn, counts, strict=True):
+                self.drawn[name] += count
         self._marks.append(self.times)
-
-    def _add_drawn(self, batch: Batch) -> None:
-        if "source" not in batch:  # dropped by the collate
-            return
-        sources = np.asarray(batch["source"])[np.asarray(batch["valid"])]
-        counts = np.bincount(sources, minlength=len(self.drawn)).tolist()
-        for name, count in zip(self.drawn, counts, strict=True):
-            self.drawn[name] += count
 
     def asked(self) -> None:
         """End the consumer's time, when it requests the next batch."""
         now = time.perf_counter()
-        self._consumer_s += now - self._since_s
+        self.consumer += now - self._since_s
         self._since_s = now

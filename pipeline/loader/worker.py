@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import errno
-import faulthandler
 import os
 import pickle
 import queue
-import signal
 import sys
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any
 
 from penstock.core.processes import child
-from penstock.pipeline.loader.arena import Layout, Packed, SharedFile
-from penstock.pipeline.loader.memory import keep_freed_memory
+from penstock.pipeline.loader.arena import Layout, Packed, Slots, keep_freed_memory
 from penstock.pipeline.loader.worker_errors import Failure
 
 if TYPE_CHECKING:
@@ -23,38 +20,16 @@ if TYPE_CHECKING:
 
     from penstock.pipeline.loader.compute import BatchComputer
     from penstock.pipeline.loader.contract import BatchTask
-    from penstock.pipeline.loader.executors.placement import Placement
+    from penstock.pipeline.loader.settings import LoaderSettings
 
 OUT_OF_MEMORY = errno.ENOMEM
 """Exit code of a worker without memory."""
 
-TELL_STACKS = signal.SIGUSR1
-"""Makes a worker write the stacks of its threads to stderr."""
-
 READY = "ready"
 
 
-class Order(NamedTuple):
-    """Tasks to compute together.
-
-    Attributes:
-        tasks: The tasks.
-        slot: Slot of the arena to write to; None: the batches travel in the answer.
-        probes: Only surviving matters; a MemoryError counts as surviving.
-    """
-
-    tasks: Sequence[BatchTask]
-    slot: int | None = None
-    probes: bool = False
-
-
 class Payload:
-    """A value for another process, which loads the user's components and sets retries first.
-
-    Args:
-        value: The value.
-        imports: Modules of the user's components.
-    """
+    """A value for another process, which first loads `imports`, modules of user's components."""
 
     def __init__(self, value: Any, imports: tuple[str, ...]) -> None:
         self.value = value
@@ -92,37 +67,20 @@ def _unpickled(
     return Payload(pickle.loads(data), imports)
 
 
-def serve(
-    connection: Connection,
-    recipe: bytes,
-    *,
-    descriptor: int,
-    number: int,
-    num_workers: int,
-    placement: Placement,
-) -> None:
+def serve(connection: Connection, recipe: bytes, descriptor: int, settings: LoaderSettings) -> None:
     """Compute until the connection ends, which it does with the consumer's process.
 
-    Args:
-        connection: Orders come and answers go over it.
-        recipe: Pickled payload of the computer.
-        descriptor: Descriptor of the arena's file.
-        number: This worker among the workers.
-        num_workers: Number of workers.
-        placement: Where this process runs.
+    `recipe` is a pickled payload of the computer, and `descriptor` refers to the arena's file.
     """
-    placement.enter_process()
-    # The descriptor and not sys.stderr, which a notebook replaces by an object without one.
-    faulthandler.register(TELL_STACKS, file=2)
+    settings.apply_to_worker()
     try:
         compute: BatchComputer = pickle.loads(recipe).value
     except BaseException as error:
         connection.send_bytes(pickle.dumps(Failure.of(error)))
         return
     use_one_thread()
-    tell_torch_datasets(compute, number, num_workers)
-    file = SharedFile(descriptor)
-    orders: queue.SimpleQueue[Order] = queue.SimpleQueue()
+    memory = Slots(descriptor)
+    orders: queue.SimpleQueue[tuple[Sequence[BatchTask], int | None]] = queue.SimpleQueue()
 
     def receive() -> None:  # at once, so that the sender of large orders never waits
         try:
@@ -135,26 +93,21 @@ def serve(
     try:
         connection.send_bytes(pickle.dumps(READY))
         while True:
-            order = orders.get()
-            answer = carry_out(compute, order, Layout(file, order.slot))
+            tasks, slot = orders.get()
+            answer = carry_out(compute, tasks, Layout(memory, slot))
             connection.send_bytes(pickle.dumps(answer))
             del answer
     except OSError:
         os._exit(0)
 
 
-def carry_out(compute: BatchComputer, order: Order, layout: Layout) -> Packed:
-    """Compute an order; the answer holds its deliveries up to the first failure, none of probes."""
+def carry_out(compute: BatchComputer, tasks: Sequence[BatchTask], layout: Layout) -> Packed:
+    """Compute tasks; the answer holds their deliveries up to the first failure."""
     use_one_thread()
     try:
-        outcomes = compute.several(order.tasks, allocate=layout.allocate)
-        if order.probes:
-            return Packed(pickle.dumps([]), [])
-        sent = [Failure.of(each) if isinstance(each, BaseException) else each for each in outcomes]
-        return layout.pack(sent)
+        outcomes = compute.several(tasks, allocate=layout.allocate)
+        return layout.pack([Failure.of(x) if isinstance(x, BaseException) else x for x in outcomes])
     except MemoryError:
-        if order.probes:
-            return Packed(pickle.dumps([]), [])
         # After a MemoryError the state of this process cannot be trusted.
         os.write(2, b"loader: MemoryError in a worker process\n")
         os._exit(OUT_OF_MEMORY)
@@ -162,43 +115,15 @@ def carry_out(compute: BatchComputer, order: Order, layout: Layout) -> Packed:
         return Packed(pickle.dumps([Failure.of(error)]), [])
 
 
-def use_one_thread() -> None:
+def use_one_thread(*, torch: bool = True) -> None:
     """Keep libraries that this process has imported from starting threads of their own."""
-    for name, settle in _SETTLED.items():
-        if name in sys.modules and name not in _settled:
-            _settled.add(name)
-            settle(sys.modules[name])
+    if "cv2" in sys.modules:
+        import cv2  # waits for another thread that is importing it
+
+        cv2.setNumThreads(0)
+    if torch and "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(1)
     keep_freed_memory()
-
-
-_SETTLED: dict[str, Any] = {
-    "torch": lambda torch: torch.set_num_threads(1),
-    "cv2": lambda cv2: cv2.setNumThreads(0),
-}
-_settled: set[str] = set()
-
-
-def quiet_opencv() -> None:
-    """Let OpenCV compute in the thread that calls it; it gives the same pixels."""
-    try:
-        import cv2
-    except ImportError:
-        return
-    cv2.setNumThreads(0)
-
-
-def tell_torch_datasets(compute: BatchComputer, number: int, num_workers: int) -> None:
-    """Let ``torch.utils.data.get_worker_info`` answer as in torch's own workers.
-
-    Torch lacks a public way to say so, and an `IterableDataset` cannot know its part without it.
-    """
-    if "torch" not in sys.modules:
-        return
-    from torch.utils.data._utils import worker
-
-    worker._worker_info = worker.WorkerInfo(
-        id=number, num_workers=num_workers, seed=0, dataset=cast("Any", compute)
-    )
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import signal
 import traceback
 from dataclasses import dataclass
 
-from penstock.core.processes import signal_name
+from penstock.core.processes import ending_of
 from penstock.core.user_errors import ExplainedError, WorkerTraceback, is_explained
 
 
@@ -58,34 +58,19 @@ class Failure:
 
 def describe_death(pid: int | None, code: int | None) -> str:
     """Describe in one line how a worker process ended, from its exit code."""
-    if code is not None and code < 0:
-        how = f"was killed by signal {-code} ({signal_name(-code)})"
-    else:
-        how = f"ended with exit code {code}"
-    return f"loader: worker process {pid} {how}; {_cause(code)}"
+    how = "ended" if code is None else f"ended with {ending_of(code)}"
+    unknown = "see its traceback above, if any; if it could not start, try loader.engine=inline"
+    if code is None or code < 0:
+        unknown = "another program ended it"
+    return f"loader: worker process {pid} {how}; {_CAUSES.get(code, unknown)}"
 
 
-def _cause(code: int | None) -> str:
-    if code == -signal.SIGKILL:
-        return (
-            "often the system ran out of memory: lower loader.num_workers, "
-            "loader.prefetch_factor or loader.batch_size"
-        )
-    if code == -signal.SIGBUS:
-        return (
-            "often /dev/shm is full: enlarge it (docker run --shm-size=8g) or lower "
-            "loader.prefetch_factor or loader.batch_size"
-        )
-    if code in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGFPE, -signal.SIGILL):
-        return (
-            "a native library crashed, often over one damaged file: find it with "
-            "loader.engine=inline"
-        )
-    if code == errno.ENOMEM:
-        return (
-            "it got no memory (MemoryError): lower loader.num_workers, loader.prefetch_factor or "
-            "loader.batch_size"
-        )
-    if code is not None and code > 0:
-        return "see its traceback above, if any; if it could not start, try loader.engine=inline"
-    return "another program ended it"
+_LESS = "lower loader.num_workers, loader.prefetch_factor or loader.batch_size"
+_CRASH = "a native library crashed, often over one damaged file: find it with loader.engine=inline"
+_CAUSES: dict[int | None, str] = {
+    -signal.SIGKILL: f"often the system ran out of memory: {_LESS}",
+    -signal.SIGBUS: f"often /dev/shm is full: enlarge it (docker run --shm-size=8g) or {_LESS}",
+    -signal.SIGSEGV: _CRASH,
+    -signal.SIGABRT: _CRASH,
+    errno.ENOMEM: f"it got no memory (MemoryError): {_LESS}",
+}

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
 from concurrent.futures import Future
-from contextlib import suppress
+from functools import partial
 from typing import Any
 
-from penstock.core.ray_cluster import (
-    SentFiles,
-    Surroundings,
-    connected,
-    in_one_line,
-    why_not_begun,
-    why_not_opened,
-)
+from penstock.core.ray_cluster import RayCalls
+from penstock.core.user_errors import ExplainedError
 from penstock.pipeline.packing.workers import Needs, Work, done
 
 
@@ -28,13 +23,8 @@ class RayLauncher:
     """
 
     def __init__(self, needs: Needs) -> None:
-        self._ray = connected("pack.launcher=ray")
-        files = SentFiles.of(needs.files, "pack.launcher=ray")
-        self._needs = self._ray.put((needs, files))
+        self._calls = RayCalls(_do_one, partial(pickle.dumps, _Opened(needs)))
         self._asked: dict[Future[Any], Any] = {}
-        # What died is counted and begun again by who asked for it.
-        options = {"num_cpus": 1, "scheduling_strategy": "SPREAD", "max_retries": 0}
-        self._do = self._ray.remote(_do).options(**options)
 
     def start(self) -> RayLauncher:
         """Nothing: a process of Ray's own does each task."""
@@ -42,7 +32,7 @@ class RayLauncher:
 
     def submit(self, task: Any) -> Future[tuple[Any, Exception | None]]:
         """Ask for a task to be done."""
-        answer = self._do.remote(self._needs, Surroundings.here(), task)
+        answer = self._calls.begin(task)
         future: Future[tuple[Any, Exception | None]] = answer.future()
         self._asked[future] = answer
         future.add_done_callback(self._asked.pop)
@@ -54,36 +44,26 @@ class RayLauncher:
         Raises:
             ValueError: It could not begin, which another try would not change.
         """
-        if not isinstance(error, self._ray.exceptions.RayError):
-            return None
-        if (why := why_not_begun(error)) is not None:
-            raise ValueError(f"pack: {why}") from None
-        return in_one_line(error)
+        try:
+            return self._calls.why_ended(error)
+        except ExplainedError as explained:
+            raise ValueError(f"pack: {explained}") from None
 
     def end(self) -> None:
         """Kill what is being done."""
         for answer in list(self._asked.values()):
-            with suppress(Exception):  # the cluster may be gone
-                self._ray.cancel(answer, force=True)
+            self._calls.end(answer)
 
 
-def _do(
-    sent: tuple[Needs, SentFiles], surroundings: Surroundings, task: Any
-) -> tuple[Any, Exception | None]:
-    """Do a task: its result, or what went wrong."""
-    needs, files = sent
-    surroundings.enter()
-    return done(lambda: _opened(needs, files), task)
+class _Opened:
+    """Unpickles as the work of `needs`."""
+
+    def __init__(self, needs: Needs) -> None:
+        self._needs = needs
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Needs.loaded, (self._needs,)
 
 
-_opened_works: dict[bytes, Work] = {}
-
-
-def _opened(needs: Needs, files: SentFiles) -> Work:
-    if needs.work not in _opened_works:
-        try:
-            with files.received():
-                _opened_works[needs.work] = needs.loaded()
-        except Exception as error:
-            raise ValueError(f"pack: {why_not_opened(error)}") from None
-    return _opened_works[needs.work]
+def _do_one(work: Work, task: Any) -> tuple[Any, Exception | None]:
+    return done(lambda: work, task)

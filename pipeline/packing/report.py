@@ -6,7 +6,6 @@ import math
 import shlex
 import sys
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from rich.filesize import decimal
 from penstock.core.contracts import Storage
 from penstock.core.parts import PartSummary, written_labels
 from penstock.core.sample import Record
-from penstock.core.user_errors import program_of
 from penstock.pipeline.config.compose import compose, prepare
 from penstock.pipeline.config.options import options_of
 
@@ -32,17 +30,13 @@ _OF_IMAGES = ("image", "scaled")
 def summary_lines(
     summaries: Sequence[PartSummary], class_names: tuple[str, ...] | None
 ) -> list[str]:
-    """Describe the data: classes, sizes, and what was done with its images.
+    """Describe the data: classes and sizes.
 
     Args:
         summaries: All parts.
         class_names: Names by id.
     """
     lines = []
-    done = sum((Counter(summary.done) for summary in summaries), Counter[str]())
-    if done:
-        parts = ", ".join(f"{count:,} {what}" for what, count in done.most_common())
-        lines.append(f"images: {parts}")
     labels = written_labels(summaries)
     if labels is not None and len(labels):
         lines.append(_class_line(labels, class_names))
@@ -52,8 +46,7 @@ def summary_lines(
     )
     lines.append(f"sizes: {least} to {most}, median {median}, {total} in all")
     bad = sum(len(summary.bad) for summary in summaries)
-    decoded = "" if done else " (no image was decoded)"
-    lines.append(f"unreadable: {bad:,}{decoded}" if bad else f"unreadable: none{decoded}")
+    lines.append(f"unreadable: {bad or 'none'}")
     return lines
 
 
@@ -175,7 +168,7 @@ def training_line(
     sampler = given["sampler"]
     if _name(sampler) == "length_bucket" and sampler["column"] not in packed.index.columns:
         words.append("sampler=random")
-    return f"train on it: {program_of('train')} {shlex.join([place[0], *words, *place[1:]])}"
+    return f"train on it: penstock train {shlex.join([place[0], *words, *place[1:]])}"
 
 
 def _dataset(to: str, typed: Sequence[str]) -> str:

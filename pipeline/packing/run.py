@@ -57,7 +57,6 @@ class Packing:
     Attributes:
         sources: The records by split, none of them empty.
         target: The folder to make.
-        shown: What messages call it; None: by its path.
         writer: Writes the form.
         name: The writer's name, and its storage's.
         recipe: What decides about the result; see `Staging`.
@@ -84,16 +83,15 @@ class Packing:
     imports: Sequence[str]
     launcher: str = "local"
     for_few_parts: bool = True
-    shown: str | None = None
 
     def place(self, name: str) -> str:
         """Name what will lie in the folder, for messages."""
-        return f"{self.shown or self.target}/{name}"
+        return f"{self.target}/{name}"
 
     @property
     def about(self) -> dict[str, Any]:
-        """Name and arguments of the storage that reads the result."""
-        return {"storage": self.name, "arguments": dict(self.writer.storage_arguments)}
+        """Name of the storage that reads the result."""
+        return {"storage": self.name}
 
 
 def pack(packing: Packing) -> int:
@@ -259,7 +257,7 @@ def _receive(folder: Path, sent: tuple[PartSummary, list[NDArray[np.uint8]]]) ->
 def pack_split(
     staging: Staging, split: str, packing: Packing
 ) -> tuple[PackPlan, list[PartSummary], int]:
-    """Write, join, finish and verify a split, going on where it was left.
+    """Write, finish and verify a split, going on where it was left.
 
     Returns:
         The plan, the parts, and how many records were written this time.
@@ -269,12 +267,11 @@ def pack_split(
     folder.mkdir(exist_ok=True)
     plan = make_plan(writer, source, packing.recode)
     writer.begin(folder, plan)
-    parts = Parts(staging.journal / split, folder, writer, plan, skip_bad=packing.skip_bad)
+    parts = Parts(staging.journal / split, folder, plan, skip_bad=packing.skip_bad)
     missing = [part for part in plan.parts if part.number not in parts.found]
     before = sum(map(len, parts.found.values()))
     if before:
         print(f"{split}: going on, {before:,} of {len(source):,} records are written already")
-    parts.join()
     is_few = len(missing) <= (1 if packing.for_few_parts else _FEW_PARTS)
     num_workers = 0 if is_few else packing.num_workers
     write = WritePart(writer, folder, plan, source, packing.recode, packing.skip_bad)

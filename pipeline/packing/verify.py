@@ -259,7 +259,7 @@ def open_packed(folder: Path, metadata: Mapping[str, Any]) -> Storage:
             f"pack: no storage named {name!r} is registered, by which {folder} could be read; give "
             f"its module in imports"
         )
-    storage: Storage = component.target(str(folder), **metadata["arguments"])
+    storage: Storage = component.target(str(folder))
     return storage
 
 

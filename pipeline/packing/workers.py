@@ -15,7 +15,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass
 from functools import cache
 from multiprocessing.connection import Connection
@@ -23,11 +23,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from penstock.core.machine_cache import files_sent
-from penstock.core.processes import ChildProcess, ProcessEndedError, ending_of, interrupts_held
+from penstock.core.processes import ChildProcess, ending_of, interrupts_held
 from penstock.core.user_errors import in_one_line
 
 _ATTEMPTS = 3
 _REAP_S = 10.0
+
+
+class ProcessEndedError(RuntimeError):
+    """A process ended before it answered."""
 
 
 class Worker(Protocol):
@@ -66,13 +70,11 @@ class Needs:
 
     Attributes:
         work: The pickled work.
-        files: Files of this machine's cache that it maps.
         lock: A file on which it holds a shared lock while it writes.
         imports: Modules and files of the user's, loaded before the work is unpickled.
     """
 
     work: bytes
-    files: frozenset[str]
     lock: Path | None
     imports: tuple[str, ...]
 
@@ -142,9 +144,9 @@ def do_tasks(
     import cloudpickle
 
     # By value where it is of the program itself, which the workers do not run again.
-    with files_sent() as files:
+    with files_sent() if launcher == "ray" else nullcontext():
         pickled = cloudpickle.dumps(work)
-    needs = Needs(pickled, frozenset(files), lock, tuple(imports))
+    needs = Needs(pickled, lock, tuple(imports))
     workers = _launcher_named(launcher)(needs)
     doing: dict[Future[Any], tuple[Worker, int]] = {}
     waiting, killed = iter(range(len(tasks))), Counter[int]()
@@ -238,7 +240,7 @@ class _LocalWorker:
         except (EOFError, OSError):
             with suppress(subprocess.TimeoutExpired):
                 self._child.process.wait(_REAP_S)
-            future.set_exception(ProcessEndedError(ending_of(self._child.exit_code or 0)))
+            future.set_exception(ProcessEndedError(ending_of(self._child.process.poll() or 0)))
 
     def end(self) -> None:
         self._child.process.kill()
@@ -263,6 +265,6 @@ def done(work: Callable[[], Work], task: Any) -> tuple[Any, Exception | None]:
     except OSError as error:
         return None, OSError(error.errno or 0, error.strerror or str(error), error.filename)
     except Exception as error:
-        if (line := in_one_line(error, command="pack")) is not None:
+        if (line := in_one_line(error)) is not None:
             return None, ValueError(line)
         return None, RuntimeError(f"pack: a worker failed\n{traceback.format_exc()}")

@@ -1,1 +1,1 @@
-"""Samplers: the record index at each position of an epoch, one sampler per file."""
+"""Samplers: the record index at each position of an epoch."""

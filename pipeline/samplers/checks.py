@@ -7,34 +7,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any
 
-from penstock.core import registry
 from penstock.core.registry import checks, value_at
 from penstock.core.user_errors import Problem
 from penstock.pipeline.config.libraries import resolve_class
 from penstock.pipeline.mixes import MIX
 
 _TORCH = "torch.utils.data."
-_SIZES = ("sampler.identities", "sampler.images_per_identity", "loader.batch_size")
-
-
-@checks("sampler/identity", "sampler/balanced_batch", needs=("dataset.storage", "sampler.column"))
-def labels_of_classes(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse to balance classes of data without labels."""
-    storage = config["dataset"].get("storage") or {}
-    if config["sampler"]["column"] == "label" and storage.get("labels", "") is None:
-        text = "'label' given, the data is unlabelled; type dataset.storage.labels=folder, or"
-        column = "sampler.column=identity with dataset/annotations=filename"
-        yield Problem("sampler.column", f"{text} {column}")
-
-
-@checks("sampler/identity", needs=_SIZES)
-def size_of_batches(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse a batch size that identities do not fill."""
-    identities, images, batch_size = (value_at(config, key) for key in _SIZES)
-    identities = identities or max(batch_size // images, 1)
-    if (size := identities * images) != batch_size:
-        text = f"{batch_size} given, {identities} identities x {images} images are {size}"
-        yield Problem("loader.batch_size", f"{text}; type loader.batch_size={size}")
 
 
 @checks("dataset/torch", needs=("dataset.target",))
@@ -56,64 +34,44 @@ def class_of_torch(config: Mapping[str, Any]) -> Iterator[Problem]:
                 yield Problem(f"dataset.{name}", f"{found.__qualname__} takes ({names}): {error}")
 
 
-def _streams(dataset: Mapping[str, Any]) -> bool:
-    if dataset["_target_"] == "dataset/torch":
-        with suppress(ValueError):  # map-style, or reported with the class
-            resolve_class(str(dataset.get("target")), bases=(f"{_TORCH}IterableDataset",))
-            return True
-    return bool(dataset["_target_"] == "dataset/stream")
-
-
 @checks("dataset/stream", "dataset/torch", needs=("sampler", "dataset.target"))
 def order_of_stream(config: Mapping[str, Any]) -> Iterator[Problem]:
     """Refuse a sampler with random access for a stream."""
     sampler = config["sampler"]["_target_"]
-    if sampler != "sampler/sequential" and _streams(config["dataset"]):
+    if sampler != "sampler/sequential" and _is_stream(config["dataset"]):
         # A task often chooses the sampler of identities.
-        indexed = sampler == "sampler/identity"
-        remedy = "dataset=image_folder" if indexed else "sampler=sequential"
+        remedy = "dataset=image_folder" if sampler == "sampler/identity" else "sampler=sequential"
         text = f"{sampler} needs random access, and a stream is read in its own order"
         yield Problem("sampler", f"{text}; type {remedy}")
 
 
-@checks("sampler/mix", needs=("dataset",))
-def mix_of_one(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse the sampler of a mix for a single data set."""
-    if value_at(config, "dataset._target_") != MIX:
+@checks("sampler/mix", MIX, needs=("dataset", "sampler", "dataset.sources"))
+def sources_of_mix(config: Mapping[str, Any]) -> Iterator[Problem]:
+    """Refuse sources that cannot be mixed, and a sampler other than `sampler/mix`."""
+    sampler, dataset = config["sampler"]["_target_"], config["dataset"]
+    if dataset["_target_"] != MIX:
         text = "sampler/mix draws from several data sets, and one is given; type sampler=random"
         yield Problem("sampler", f"{text}, or dataset=mix dataset.sources.a.dataset=image_folder")
-
-
-@checks(MIX, needs=("dataset.sources", "sampler"))
-def sources_of_mix(config: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse sources that cannot be mixed, weights that are all zero, and a different sampler."""
-    sources = {name: each for name, each in config["dataset"]["sources"].items() if each}
-    if not sources:
-        text = "no source given; type dataset.sources.<name>.dataset=image_folder"
+        return
+    sources = {name: source for name, source in dataset["sources"].items() if source}
+    if all(source.get("weight") == 0 for source in sources.values()):
+        text = "no source with a weight; type dataset.sources.<name>.dataset=image_folder"
         yield Problem("dataset.sources", text)
         return
-    refused = [each for name in sources for each in _unmixable(name, sources[name])]
-    yield from refused
-    sampler, key = config["sampler"]["_target_"], f"dataset.sources.{next(iter(sources))}"
-    if sampler != "sampler/mix" and not refused:
-        text = f"{sampler} given, expected sampler/mix; type sampler=mix, and for a source"
-        yield Problem("sampler", f"{text} {key}.sampler={sampler.rpartition('/')[2]}")
-    if all(source.get("weight") == 0 for source in sources.values()):
-        yield Problem("dataset.sources", f"all weights are 0; type {key}.weight=1")
+    targets = {name: value_at(source, "dataset._target_") for name, source in sources.items()}
+    streams = [n for n in targets if targets[n] == MIX or _is_stream(sources[n].get("dataset"))]
+    for key in (f"dataset.sources.{name}.dataset" for name in streams):
+        yield Problem(key, f"a source needs random access; type {key}=webdataset")
+    if sampler != "sampler/mix" and not streams:
+        key = f"dataset.sources.{next(iter(sources))}.sampler={sampler.rpartition('/')[2]}"
+        text = f"{sampler} given, expected sampler/mix; type sampler=mix, and for a source {key}"
+        yield Problem("sampler", text)
 
 
-def _unmixable(name: str, source: Mapping[str, Any]) -> Iterator[Problem]:
-    """Refuse a data set without random access, a mix, and a sampler of whole batches."""
-    key, dataset = f"dataset.sources.{name}", source.get("dataset")
-    if value_at(source, "dataset._target_") == MIX:
-        text = "a mix given, expected one data set; list its sources beside this one"
-        yield Problem(f"{key}.dataset", text)
-    elif isinstance(dataset, Mapping) and "_target_" in dataset and _streams(dataset):
-        text = f"{dataset['_target_']} is a stream, and a mix needs random access"
-        yield Problem(f"{key}.dataset", f"{text}; type {key}.dataset=webdataset")
-    elif component := registry.find(sampler := str(value_at(source, "sampler._target_"))):
-        taken = inspect.signature(component.target).parameters
-        # A torch sampler shows only when it draws whether it makes batches.
-        if sampler != "sampler/torch" and {"batch_size", "mixed"} & taken.keys():
-            text = f"{sampler} given, a source needs single draws; type {key}.sampler=random"
-            yield Problem(f"{key}.sampler", text)
+def _is_stream(dataset: Mapping[str, Any] | None) -> bool:
+    target = (dataset or {}).get("_target_")
+    if dataset and target == "dataset/torch":
+        with suppress(ValueError):  # map-style, or reported with the class
+            resolve_class(str(dataset.get("target")), bases=(f"{_TORCH}IterableDataset",))
+            return True
+    return bool(target == "dataset/stream")

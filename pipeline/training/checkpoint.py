@@ -21,8 +21,8 @@ from torch.nn.parameter import is_lazy
 from penstock.core.files import sync, whole_file
 from penstock.core.rng import Stream, philox_words
 from penstock.datasets.files.access import absolute_path, is_url
-from penstock.datasets.files.listings import find_file
 from penstock.datasets.files.local_copies import local_copy
+from penstock.datasets.files.remote import find_file
 from penstock.pipeline.config.errors import listing
 from penstock.pipeline.config.saved import INIT_FROM
 from penstock.pipeline.learning.weights import Weights

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
+from penstock.core.contracts import Logger
 from penstock.core.sample import Batch
 from penstock.datasets.files.access import is_url
 from penstock.pipeline.build import build_loggers, build_settings
@@ -226,8 +226,7 @@ def open_loggers(config: Mapping[str, Any], run_dir: Path, world: World) -> dict
     def build() -> None:
         names = [name for name, node in config["logger"].items() if node]
         for name, logger in zip(names, build_loggers(config, run_dir), strict=True):
-            is_remote = capabilities_of(logger, LoggerCapabilities).remote
-            loggers[name] = RemoteLogger(logger, name) if is_remote else logger
+            loggers[name] = RemoteLogger(logger, name) if logger.remote else logger
 
     world.on_main(build)
     return loggers

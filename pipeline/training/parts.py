@@ -15,7 +15,6 @@ from torch import nn
 from torch.optim import Optimizer
 
 from penstock.core.contracts import Task
-from penstock.datasets.files.listings import looking_once
 from penstock.datasets.streams.dataset import LaneStreamDataset
 from penstock.pipeline.build import build_callbacks, build_device_transforms, build_loader
 from penstock.pipeline.learning.building import (
@@ -90,7 +89,6 @@ class Parts:
         return float(self.optimizer.param_groups[0]["lr"]) * self.warmup.share(step)
 
 
-@looking_once()
 def build_parts(
     config: Mapping[str, Any],
     settings: TrainerSettings,
@@ -129,6 +127,7 @@ def build_parts(
         return DeviceQueue(loader, world.device, transforms)
 
     train = open_loader("train", world.device)
+    train.start()  # workers start while the model is built
     # What is learned by heart is validated on too, with the steps of validation.
     by_heart = settings.overfit_batches is not None
     val_device = None if by_heart else world.device

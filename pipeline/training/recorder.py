@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
+from penstock.core.contracts import Logger
 from penstock.core.files import writing
 from penstock.core.sample import Batch
 from penstock.pipeline.learning.outputs import confused_names
@@ -86,8 +86,7 @@ class Recorder:
         self._began_s = self._saved_s
         self._loss: float | None = None
         self._draw_batch = draw_batch
-        found = (capabilities_of(each, LoggerCapabilities).picture for each in loggers.values())
-        self._pictures = [picture for picture in found if picture is not None]
+        self._pictures = [logger.picture for logger in loggers.values() if logger.draws]
         self._classes = class_tasks(parts.task)
         few = all(each.num_classes <= _MOST_DRAWN for each in self._classes.values())
         self.by_class = few and world.on_main(lambda: bool(self._pictures))
@@ -100,9 +99,8 @@ class Recorder:
         """Close the loggers, and tell them first if the run is not done."""
         for name, logger in self._loggers.items():
             with self._writing(name):
-                failed = capabilities_of(logger, LoggerCapabilities).failed
-                if error is not None and failed is not None:
-                    failed()
+                if error is not None:
+                    logger.failed()
                 logger.close()
 
     def begin(self) -> None:
@@ -112,9 +110,7 @@ class Recorder:
             ValueError: One cannot.
         """
         for logger in self._loggers.values():
-            begin = capabilities_of(logger, LoggerCapabilities).begin
-            if begin is not None:
-                begin()
+            logger.begin()
 
     def log(
         self, values: Mapping[str, float], *, timed: bool = False, validated: bool = False

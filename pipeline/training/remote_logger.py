@@ -7,10 +7,14 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from penstock.core.contracts import Logger, LoggerCapabilities, capabilities_of
+from penstock.core.contracts import Logger
 from penstock.datasets.files.passwords import masked
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _log = logging.getLogger(__name__)
 
@@ -19,7 +23,7 @@ _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 1.0, 60.0
 _MOST_WAITING = 10_000
 
 
-class RemoteLogger:
+class RemoteLogger(Logger):
     """Hands calls to a logger from a thread of its own, in their order.
 
     One that fails is tried again until it succeeds, or the run ends. The first failure is a
@@ -33,6 +37,7 @@ class RemoteLogger:
 
     def __init__(self, logger: Logger, name: str, *, patience_s: float = PATIENCE_S) -> None:
         self._logger, self._name, self._patience_s = logger, name, patience_s
+        self.draws = logger.draws
         self._waiting: deque[Callable[[], None]] = deque()
         self._lost = 0
         self._warned = self._fails = self._ends = False
@@ -41,13 +46,17 @@ class RemoteLogger:
         self._thread = threading.Thread(target=self._work, name=f"logger {name}", daemon=True)
         self._thread.start()
 
-    @property
-    def capabilities(self) -> LoggerCapabilities:
-        """Those of the logger, of which what follows the beginning is left to the thread."""
-        own = capabilities_of(self._logger, LoggerCapabilities)
-        failed = own.failed and partial(self._add, own.failed)
-        picture = own.picture and partial(self._add, own.picture)
-        return LoggerCapabilities(remote=True, begin=own.begin, failed=failed, picture=picture)
+    def begin(self) -> None:
+        """Open the run, without the thread."""
+        self._logger.begin()
+
+    def failed(self) -> None:
+        """Have the run marked as failed."""
+        self._add(self._logger.failed)
+
+    def picture(self, step: int, name: str, picture: NDArray[np.uint8]) -> None:
+        """Have a picture logged."""
+        self._add(self._logger.picture, step, name, picture)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Have the values of one step written."""

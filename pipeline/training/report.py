@@ -83,7 +83,7 @@ def _resampled(dataset: Any, config: Mapping[str, Any]) -> str:
         return ""
     from penstock.transforms.decode.audio import AudioDecoder
 
-    decode = AudioDecoder(sample_rate=node["sample_rate"], field=node["field"])
+    decode = AudioDecoder(sample_rate=node["sample_rate"])
     rates = set()
     for record in dataset.storage.read(np.arange(min(len(dataset), _FIRST))):
         with suppress(ValueError):  # training reports the bad record
@@ -445,7 +445,7 @@ class Meter:
         samples, seconds, _, copy_s = self._lap.tolist()
         figures["copy_us"] = copy_s / max(samples, 1) * 1e6
         if stats.workers is not None and (workers := stats.workers().workers):
-            figures["worker_use"] = min(1.0, passed.busy / max(seconds * workers, 1e-9))
+            figures["worker_use"] = min(1.0, passed.total / max(seconds * workers, 1e-9))
         self._lap, self._lap_times = np.zeros(4), times
         return figures
 

@@ -19,9 +19,9 @@ from pathlib import Path
 from penstock.core.files import machine_folder
 from penstock.core.user_errors import ExplainedError
 from penstock.datasets.files.access import MissingFile
-from penstock.datasets.files.clients import Client, RemoteError, ask, read_place, readers
-from penstock.datasets.files.listings import list_files
+from penstock.datasets.files.clients import Client, RemoteError, ask, begin, read_place, result_of
 from penstock.datasets.files.local_copies import fetch_files
+from penstock.datasets.files.remote import list_files
 from penstock.pipeline.config.saved import SAVED
 
 _log = logging.getLogger(__name__)
@@ -202,11 +202,11 @@ class RunCopy:
         def put(client: Client) -> None:
             client.put(name, content)
 
-        putting = readers(os.getpid())(lambda: ask(self.url, put, name))
+        putting = begin(lambda: ask(self.url, put, name))
         while not wait([putting], _BEAT_S).done:
             with suppress(RemoteError):
                 self._tell_alive()
-        putting.result()
+        result_of(putting)
 
     def _tell_alive(self, *, at_once: bool = False) -> None:
         if at_once or time.monotonic() > self._beat_s:
@@ -297,7 +297,7 @@ def _folder_of(url: str, owner: str) -> Path:
 
 def _mark_at(url: str) -> bytes | None:
     try:
-        return read_place(url, MARK, 0, 1 << 10).content
+        return read_place(url, MARK, 0, 1 << 10)[0]
     except MissingFile:
         return None
 

@@ -23,7 +23,7 @@ from penstock.core import files
 from penstock.core.contracts import Task
 from penstock.core.files import writing
 from penstock.datasets.files.access import absolute_path, is_object_store, is_url
-from penstock.datasets.files.listings import find_file, list_files
+from penstock.datasets.files.remote import find_file, list_files
 from penstock.pipeline.build import settle
 from penstock.pipeline.config.places import declared, watching
 from penstock.pipeline.config.saved import SAVED, fetched_run, leaves, newest_first, run_behind

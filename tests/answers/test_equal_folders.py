@@ -7,9 +7,8 @@ import os
 import pytest
 
 from penstock import build_loader, compose
-from penstock.datasets.annotations.boxes_csv import CsvBoxes
 from penstock.datasets.annotations.mask_folder import MaskFolder
-from penstock.datasets.annotations.values_csv import CsvValues
+from penstock.datasets.annotations.tables import CsvBoxes, CsvValues
 from tests.datasets.annotations.annotated import fields_of, open_annotated
 
 NAMES = ("a/0.jpg", "b/1.jpg")

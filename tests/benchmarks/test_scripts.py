@@ -78,6 +78,12 @@ def test_packing(tmp_path):
 
 
 @pytest.mark.slow
+def test_kills(tmp_path):
+    said = finish(tmp_path, start(tmp_path, "kills.py", "--signals", "3"))
+    assert "signals 3:" in said and "wrong 0" in said and "quarantined 0" in said
+
+
+@pytest.mark.slow
 def test_growth(tmp_path):
     arguments = ["--largest", "3", "--workers", "1", "--rounds", "1", "--batches", "4"]
     said = finish(tmp_path, start(tmp_path, "growth.py", *arguments))

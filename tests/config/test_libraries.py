@@ -10,14 +10,11 @@ import pytest
 
 from penstock import compose
 from penstock.core import registry
-from penstock.pipeline.build import build_dataset, resolve_function
+from penstock.pipeline.build import build_dataset
 from penstock.pipeline.config import libraries
 from penstock.pipeline.config.components import load_entry_points, load_imports, register_components
 from penstock.pipeline.config.errors import ConfigError
-from penstock.pipeline.config.libraries import (
-    resolve_class,
-    resolve_target,
-)
+from penstock.pipeline.config.libraries import resolve_class, resolve_target
 from penstock.pipeline.config.schema import check_libraries
 from penstock.pipeline.training.job import train
 
@@ -50,22 +47,14 @@ def test_classes_of_the_libraries_resolve_and_nothing_else(target: str):
             resolve_target(target)
 
 
-def test_functions_and_classes_come_from_named_modules_alone(tmp_path, monkeypatch):
+def test_classes_come_from_named_modules_alone(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    text = "from os import system\ndef collate(items): return items\n"
-    (tmp_path / "user_set.py").write_text(text)
     (tmp_path / "needs_more.py").write_text("import a_module_that_is_not_there\n")
-    assert resolve_function("user_set.collate", {"user_set"})([1]) == [1]
     base = ["torch.utils.data.Dataset"]
     assert resolve_class("torch.utils.data.TensorDataset", base).__name__ == "TensorDataset"
-    for resolve, allowed, *paths in (
-        (resolve_function, {"user_set"}, "os.system", "user_set.system", "user_set.nothing"),
-        (resolve_function, set(), "user_set.collate"),
-        (resolve_class, base, "os.PathLike", "json.dumps", "no_such.Thing", "Thing"),
-    ):
-        for path in paths:
-            with pytest.raises(ValueError):
-                resolve(path, allowed)
+    for path in ("os.PathLike", "json.dumps", "no_such.Thing", "Thing"):
+        with pytest.raises(ValueError):
+            resolve_class(path, base)
     with pytest.raises(ModuleNotFoundError, match="a_module_that_is_not_there"):
         resolve_class("needs_more.Set", base)
 

@@ -176,6 +176,3 @@ def test_a_run_is_found_by_its_name(tmp_path, monkeypatch):
         assert compose([f"trainer.{key}=a b"])["trainer"][key] == newest
     assert compose(["trainer.init_from=c", "outputs=others"])["trainer"]["init_from"] == "c"
     assert [*problems_of(["checkpoint=a"], "predict")] == ["predict.checkpoint"]
-    (tmp_path / "c").mkdir()  # a folder of data, not of a run
-    config = configure(["checkpoint=c"], command="predict")
-    assert config["predict"]["checkpoint"] == "outputs/2026-01-05/13-00-00"

@@ -90,6 +90,8 @@ def test_an_interrupt_ends_the_sweep(jobs, capfd):
         ("sampler=random,weihgted loader.num_workerz=1 seed=1,2,3", "loader.num_workerz sampler"),
         ("sampler=weighted,random sampler.replacement=false seed=1,x", "sampler.replacement seed"),
         ("optimizer.lr=interval(0.01,0.1)", "optimizer.lr"),
+        ("optimizer.lrr=1,2,3 loader.num_workers=0,1", "optimizer.lrr"),
+        ("dataset.batchsize=1,2 seed=x,y", "dataset.batchsize seed seed"),
         ("seed=1,2 hydra.run.dir=x", "hydra.run.dir"),
         ("seed=1,2 +hydra.callbacks.x._target_=os.system", "hydra.callbacks.x._target_"),
     ],
@@ -105,8 +107,8 @@ def test_mistakes_are_reported_once_before_a_job_starts(typed, keys):
     [
         ("hydra/launcher=nope", "hydra/launcher"),
         ("hydra.launcher._target_=os.system", "hydra.launcher._target_"),
-        ("hydra/launcher=submitit_slurm", "pip install hydra-submitit-launcher"),
-        ("hydra/sweeper=optuna", "pip install hydra-optuna-sweeper"),
+        ("hydra/launcher=submitit_slurm", "hydra-submitit-launcher"),
+        ("hydra/sweeper=optuna", "hydra-optuna-sweeper"),
         ("outputs=s3://me:secret@bucket/runs", "password"),
     ],
 )
@@ -150,8 +152,4 @@ def test_the_points_of_a_command_are_the_product_of_its_values():
     assert values == [(0, "threads"), (0, "torch"), (1, "threads"), (1, "torch")]
     assert all(each.config["bench"]["seconds"] == 0.5 for each in points.points)
     assert points.points[2].values == {"loader.num_workers": "1", "loader": "threads"}
-    changed = points.config_with("loader.num_workers=5", "trainer.amp=bf16")
-    assert changed["loader"]["num_workers"] == 5 and changed["trainer"]["amp"] == "bf16"
-    with pytest.raises(ConfigError):
-        points.config_with("loader.num_worker=5")
     assert read_points(["loader.num_workers=3"], command="bench").keys == ()

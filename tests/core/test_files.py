@@ -20,9 +20,7 @@ from penstock.core.files import (
     writing,
 )
 from penstock.core.user_errors import is_explained
-from penstock.datasets.demo.folder import own_folder
-from penstock.datasets.records.index import cached_index
-from penstock.pipeline.training import run_folder
+from penstock.datasets.records.table import cached_index
 from penstock.pipeline.training.checkpoint import CheckpointFolder
 
 
@@ -41,20 +39,6 @@ def test_it_is_found_behind_a_librarys_own_error():
             torch.save({"weight": torch.zeros(10**5)}, file)
 
 
-def test_other_errors_pass_as_they_are():
-    for error in (ZeroDivisionError("a"), FileNotFoundError(errno.ENOENT, "no", "x"), KeyError(1)):
-        with pytest.raises(type(error)) as raised, writing("x"):
-            raise error
-        assert raised.value is error
-
-
-def test_a_file_of_a_run_is_named(tmp_path):
-    (tmp_path / "config.yaml.tmp").symlink_to("/dev/full")
-    with pytest.raises(ValueError, match=r"config.yaml cannot be written"):
-        run_folder.write_whole(tmp_path / "config.yaml", "seed: 0\n")
-    assert not list(tmp_path.iterdir())
-
-
 def test_a_checkpoint_that_found_no_room_leaves_the_one_before_and_no_rest(tmp_path, monkeypatch):
     folder = CheckpointFolder(tmp_path)
     folder.save({"step": 1}, best=True)
@@ -68,17 +52,6 @@ def test_a_checkpoint_that_found_no_room_leaves_the_one_before_and_no_rest(tmp_p
         folder.save({"step": 2}, best=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["best.pt", "last.pt"]
     assert folder.load_newest()[1]["step"] == 1
-
-
-def test_a_demo_set_without_room_is_named_and_cleared_away(tmp_path):
-    def generate(folder):
-        (folder / "half").write_bytes(b"half")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(ValueError, match=r"demo cannot be written: .* or set data_dir"):
-        with own_folder(tmp_path / "demo", {"version": 1, "counts": {"train": 1}}, generate):
-            pass
-    assert [path.name for path in tmp_path.iterdir()] == [".penstock-demo.lock"]
 
 
 def test_a_cache_folder_without_room_is_named(tmp_path, monkeypatch):
@@ -110,12 +83,6 @@ def test_a_file_keeps_its_content_until_the_new_one_is_whole(tmp_path, alone):
     assert path.stat().st_mode & 0o777 == 0o640, "as any other new file"
 
 
-def test_what_a_kill_left_behind_is_overwritten_by_the_one_who_writes_there_alone(tmp_path):
-    (tmp_path / "x.tmp").write_text("much longer than what comes")
-    write_whole(tmp_path / "x", b"whole", alone=True)
-    assert os.listdir(tmp_path) == ["x"] and (tmp_path / "x").read_text() == "whole"
-
-
 def test_a_folder_gets_its_name_when_it_is_whole_and_never_anothers(tmp_path):
     with whole_folder(tmp_path / "x") as folder:
         (folder / "a").write_text("a")
@@ -143,19 +110,6 @@ def test_one_at_a_time_holds_a_lock_also_when_its_file_is_removed(tmp_path):
     for thread in threads:
         thread.join()
     assert set(most) == {1}
-
-
-def test_a_lock_is_free_when_its_holder_has_forked(tmp_path):
-    with locked(tmp_path / "lock"):
-        if (pid := os.fork()) == 0:
-            time.sleep(20)
-            os._exit(0)
-    start = time.monotonic()
-    with locked(tmp_path / "lock"):
-        pass
-    assert time.monotonic() - start < 10
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
 
 
 def test_where_the_home_cannot_be_written_there_is_another_folder(tmp_path, monkeypatch, caplog):

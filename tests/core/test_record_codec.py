@@ -81,7 +81,7 @@ def test_arrays_may_be_written_to_if_they_could_be_before_and_never_change_the_e
     back["mask"][:] = 9
     with pytest.raises(ValueError, match="read-only"):
         back["image"][:] = 9
-    assert np.shares_memory(back["image"], payload), "what cannot be written to is no copy"
+    assert np.shares_memory(back["image"], payload), "a read-only array is a view"
     assert np.array_equal(payload, before)
 
 
@@ -101,41 +101,18 @@ STORED = (
 
 
 @settings(max_examples=60)
-@given(
-    image=st.binary() | st.none(),
-    rest=st.dictionaries(st.sampled_from(["mask", "n", "ä", "boxes"]), STORED, max_size=3),
-)
-def test_the_fields_of_a_packed_file_come_back(image, rest):
-    fields = rest if image is None else {"image": image, **rest}
-    if not fields:
-        return
-    value, image_bytes = pack_fields({**fields, "label": 3}, key="k")
-    assert value[:image_bytes] == (image or b"")
-    back = unpack_fields(np.frombuffer(value, np.uint8), image_bytes)
-    assert same({n: bytes(v) if n == "image" else v for n, v in back.items()}, fields)
-    for name in rest:
-        assert not isinstance(back[name], np.ndarray) or back[name].flags.writeable
-
-
-def test_what_the_first_version_packed_is_read():
-    header = {
-        "image": True,
-        "fields": {
-            "mask": ["array", 4, "|u1", [2, 2]], "raw": ["bytes", 3], "n": ["json", [1, "x"]],
-        },
-    }  # fmt: skip
-    text = json.dumps(header).encode()
-    value = b"JPEG" + bytes([1, 2, 3, 4]) + b"raw" + text + struct.pack("<I", len(text))
-    fields = unpack_fields(value, 4)
-    assert fields["image"] == b"JPEG" and fields["raw"] == b"raw" and fields["n"] == [1, "x"]
-    assert fields["mask"].tolist() == [[1, 2], [3, 4]]
-    mask = np.array([[1, 2], [3, 4]], np.uint8)
-    again = pack_fields({"image": b"JPEG", "mask": mask, "raw": b"raw", "n": [1, "x"]}, key="k")
-    assert again == (value, 4), "files that are packed anew are the same"
+@given(st.dictionaries(st.sampled_from(["image", "n", "ä", "boxes"]), STORED, max_size=3))
+def test_the_fields_of_a_packed_file_come_back(fields):
+    for value in fields.values():
+        if isinstance(value, np.ndarray):
+            value.flags.writeable = False
+    back = unpack_fields(np.frombuffer(pack_fields(fields, key="k"), np.uint8))
+    assert same(back, fields)
+    assert all(not isinstance(v, np.ndarray) or v.flags.writeable for v in back.values())
 
 
 @pytest.mark.parametrize("dtype, shape", [("|O", [1]), ("f4,O", [1]), ("<i4", [-1])])
 def test_bytes_are_never_taken_for_python_objects(dtype, shape):
-    text = json.dumps({"image": False, "fields": {"x": ["array", 16, dtype, shape]}}).encode()
+    text = json.dumps({"key": "", "fields": {"x": ["array", 16, dtype, shape]}}).encode()
     with pytest.raises(ValueError, match="none that was packed"):
-        unpack_fields(bytes(16) + text + struct.pack("<I", len(text)), 0)
+        unpack_fields(bytes(16) + text + struct.pack("<I", len(text)))

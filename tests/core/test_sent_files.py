@@ -1,35 +1,34 @@
-"""Files that one machine sends to another one of a Ray cluster."""
+"""Files of the machine's cache that an object maps, on a machine that lacks them."""
 
 from __future__ import annotations
 
 import pickle
+from pathlib import Path
 
-import numpy as np
 import pytest
 
-from penstock.core.machine_cache import received
-from penstock.core.ray_cluster import SentFiles
-from tests.cluster import another_machine, local_cluster
-
-pytestmark = pytest.mark.slow
+from penstock.core.machine_cache import files_sent, sent
 
 
-def test_a_machine_fetches_a_file_that_it_lacks_and_the_store_keeps_none_of_it(
-    tmp_path, monkeypatch
-):
-    import ray
+class Mapped:
+    def __init__(self, path: str) -> None:
+        self.path = path
 
-    file = str(tmp_path / "rows.npy")
-    np.save(file, expected := np.random.default_rng(0).integers(0, 256, 40 << 20, np.uint8))
-    with local_cluster() as cluster, another_machine(cluster, tmp_path) as far:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-        sent = SentFiles.of([file], "a test")
+    def __getstate__(self):
+        return {"path": sent(self.path)}
 
-        @ray.remote(resources=far)
-        def there():
-            with sent.received():
-                assert received(file) != file
-                return int(np.load(received(file)).sum())
 
-        assert len(pickle.dumps(sent)) < 1000, "the file is not put into the store"
-        assert ray.get(there.remote()) == int(expected.sum())
+@pytest.mark.parametrize("there", [None, b"of another run"])
+def test_a_machine_gets_a_file_that_it_lacks(tmp_path, monkeypatch, there):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    file = tmp_path / "rows.npy"
+    file.write_bytes(expected := bytes(range(256)))
+    assert pickle.loads(pickle.dumps(Mapped(str(file)))).path == str(file)
+    with files_sent():
+        pickled = pickle.dumps(Mapped(str(file)))
+    assert pickle.loads(pickled).path == str(file)
+    file.unlink()
+    if there is not None:
+        file.write_bytes(there)
+    copies = [Path(pickle.loads(pickled).path) for _ in range(2)]
+    assert copies[0] == copies[1] != file and copies[0].read_bytes() == expected

@@ -1,9 +1,6 @@
 """The demo set: the same wherever it is made, exactly described, made once, and ours alone."""
 
 import hashlib
-import multiprocessing
-import os
-from functools import partial
 from pathlib import Path
 
 import cv2
@@ -11,15 +8,12 @@ import numpy as np
 import pytest
 
 from penstock.core.registry import components
-from penstock.core.user_errors import is_explained
 from penstock.datasets.annotations.coco import CocoAnnotations
 from penstock.datasets.demo import shapes as demo
 from penstock.datasets.demo.forms import demo_forms
 from penstock.datasets.demo.shapes import CLASSES, demo_path, draw_scene
-from penstock.datasets.demo.tables import TABLES
 from penstock.datasets.records.splits import StorageRecipe, open_split
 from penstock.datasets.storages.image_folder import ImageFolder
-from penstock.datasets.storages.lmdb import LmdbStorage
 from penstock.datasets.streams import sources as stream_sources
 from penstock.pipeline.config.components import register_components
 
@@ -89,13 +83,6 @@ def test_it_is_made_once_and_packed_once(tmp_path, small):
     assert demo_path("image_folder", tmp_path / "data") == images
     assert demo_path("lmdb", tmp_path / "data") == packed
     assert {p: p.stat().st_mtime_ns for p in times} == times
-    for split, count in demo.COUNTS.items():
-        a, b = ImageFolder(str(images / split)), LmdbStorage(str(packed / split))
-        assert len(a) == len(b) == count
-        assert a.fingerprint() == b.fingerprint()
-        assert [r.fields for r in a.read(np.arange(count))] == [
-            r.fields for r in b.read(np.arange(count))
-        ]
 
 
 @pytest.mark.parametrize("storage_name", _forms())
@@ -134,35 +121,6 @@ def test_as_a_stream_it_is_the_same_with_the_classes_mixed(tmp_path, small, sour
         assert sorted(labels[: len(CLASSES)]) == list(range(len(CLASSES)))
 
 
-@pytest.mark.parametrize("storage_name", AS_ARRAYS)
-def test_as_arrays_it_is_the_same_in_squares(tmp_path, small, storage_name):
-    folder = demo_path(storage_name, tmp_path)
-    make = {c.name: c.target for c in components() if c.group == "storage"}[storage_name]
-    for split in ("train", "val"):
-        arrays = make(str(folder / split))
-        files = ImageFolder(str(demo_path("image_folder", tmp_path) / split))
-        assert arrays.index.class_names == CLASSES
-        rows = np.arange(len(files))
-        for record, file in zip(arrays.read(rows), files.read(rows), strict=True):
-            assert record.fields["label"] == file.fields["label"]
-            image = cv2.imdecode(np.frombuffer(file.fields["image"], np.uint8), cv2.IMREAD_COLOR)
-            square = cv2.resize(image, (32, 32), interpolation=cv2.INTER_AREA)[..., ::-1]
-            assert np.array_equal(record.fields["image"], square)
-
-
-@pytest.mark.parametrize(
-    "make", [partial(demo_path, "image_folder"), partial(TABLES["demo_table"].path, "csv")]
-)
-def test_a_data_dir_that_cannot_be_made_is_said_in_a_line(make):
-    with pytest.raises(ValueError, match=r"^/proc/x.* cannot be made for generated") as told:
-        make("/proc/x")
-    assert str(told.value).endswith(
-        ": No such file or directory; expected a folder that can be written; set data_dir to one, "
-        "or dataset.storage.path to your data"
-    )
-    assert is_explained(told.value)
-
-
 def test_what_is_not_ours_is_left_alone(tmp_path, small):
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo/thesis.txt").write_text("mine")
@@ -171,20 +129,3 @@ def test_what_is_not_ours_is_left_alone(tmp_path, small):
     assert [p.name for p in (tmp_path / "demo").iterdir()] == ["thesis.txt"]
     with pytest.raises(ValueError, match="not made for the storage 'tape'"):
         demo_path("tape", tmp_path)
-
-
-def test_what_a_kill_left_is_cleared_and_made_anew(tmp_path, small, monkeypatch):
-    def stop(*args):
-        os._exit(9)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", stop)
-        process = multiprocessing.get_context("fork").Process(
-            target=demo_path, args=("image_folder", tmp_path)
-        )
-        process.start()
-        process.join(120)
-    assert process.exitcode == 9
-    assert len(os.listdir(tmp_path)) == 2
-    assert len(ImageFolder(str(demo_path("image_folder", tmp_path) / "train"))) == 12
-    assert sorted(os.listdir(tmp_path)) == [".penstock-demo.lock", "demo"]

@@ -11,6 +11,7 @@ import pytest
 from penstock.core.sample import RecordError
 from penstock.datasets.files import access as file_access
 from penstock.datasets.files.access import MissingFile, OpenFiles, RangeFile, RangeStream
+from penstock.datasets.files.data_files import DataFiles
 
 CONTENT = bytes(np.random.default_rng(0).bytes(5000))
 
@@ -71,29 +72,9 @@ def test_no_more_files_are_open_than_a_process_may(tmp_path, monkeypatch):
     for i in range(10):
         (tmp_path / str(i)).write_bytes(b"%d" % i)
     before = len(os.listdir("/proc/self/fd"))
-    files = OpenFiles(str(tmp_path))
+    names = tuple(map(str, range(10)))
+    files = OpenFiles(DataFiles(str(tmp_path), names, ((1, 0),) * 10))
     for i in [*range(10), *range(10)]:
         assert files[str(i)].read(0, 1) == b"%d" % i
     assert files["9"] is files["9"]
     assert len(os.listdir("/proc/self/fd")) <= before + 3
-
-
-@pytest.mark.parametrize(
-    ("path", "there"),
-    [
-        ("", True),
-        ("/a.h5", True),
-        ("/a.h5/group/train", True),
-        ("/part-{0..9}.[ab]", True),
-        ("/[1]/x.tar", True),
-        ("/none", False),
-        ("/none/part-*.tar", False),
-        ("/a.h", False),
-    ],
-)
-def test_what_a_machine_sees(tmp_path, path, there):
-    (tmp_path / "a.h5").touch()
-    (tmp_path / "[1]").mkdir()
-    (tmp_path / "[1]" / "x.tar").touch()
-    assert file_access.is_there(f"{tmp_path}{path}") == there
-    assert file_access.is_there("relative") and file_access.is_there("s3://bucket/none")

@@ -6,17 +6,13 @@ import pickle
 
 import numpy as np
 import pytest
-import torch
 
-from penstock.core.contracts import Dataset, StreamDataset, TransformCapabilities
-from penstock.core.sample import BadSample, Record, RecordError
-from penstock.core.stage_times import StageTimes
+from penstock.core.contracts import Dataset, StreamDataset, Transform
+from penstock.core.sample import BadSample, Record
 from penstock.datasets.map_dataset import MapDataset
-from penstock.datasets.mix import MixDataset, united
+from penstock.datasets.mix import MixDataset
 from penstock.datasets.records.table import Table
 from penstock.pipeline.loader.faults import Replacer
-from penstock.pipeline.loader.loader import Loader
-from penstock.pipeline.loader.settings import LoaderSettings
 from penstock.pipeline.samplers.mix import MixedSource, MixSampler, Mixture
 from penstock.pipeline.samplers.random import RandomSampler
 from tests.contracts.equality import assert_same
@@ -63,7 +59,7 @@ def dataset(classes, values, *, bad=(), transform=shifted, name="memory", **more
 
 
 class Plain(Dataset):
-    """A dataset of somebody else's: nothing but `fetch`."""
+    """A dataset with nothing but `fetch`."""
 
     def __init__(self, inner):
         self.inner = inner
@@ -109,7 +105,7 @@ def test_classes_are_united_by_name():
     assert [index.class_names[label] for label in index.column("label")] == names
     assert index.column("source").tolist() == [0] * 7 + [1] * 4
     assert index.columns == ("label", "memory", "source")
-    with pytest.raises(KeyError, match="no column 'size'; of all sources: label, memory, source"):
+    with pytest.raises(KeyError, match="no column 'size'; columns: label, memory, source"):
         index.column("size")
     again = pickle.loads(pickle.dumps(index))
     assert again.column("label").tolist() == index.column("label").tolist()
@@ -130,46 +126,6 @@ def test_annotated_fields_are_united_too_and_ids_to_ignore_stay():
     assert one["label"] == two["label"] == 0, "ids without any names stay"
 
 
-def test_ids_that_do_not_fit_are_not_cut():
-    ids = np.arange(300)[::-1].copy()
-    assert united(np.array([0, 7], np.uint8), ids).tolist() == [299, 292]
-
-
-def test_classes_without_names_beside_named_ones_are_refused():
-    data = mixed(a=dataset(ANIMALS, range(3)), b=dataset(None, range(3)))
-    with pytest.raises(ValueError, match="'label' of 'b' has class ids without names") as caught:
-        fetch(data, [4], [0])
-    assert "\n" not in str(caught.value)
-
-
-def test_a_field_of_that_name_is_refused():
-    data = mixed(a=dataset(ANIMALS, range(3), source="web"))
-    with pytest.raises(ValueError, match="samples of 'a' have a field 'source'"):
-        fetch(data, [1], [0])
-
-
-def test_foreign_datasets_are_mixed_too():
-    data = mixed(a=dataset(ANIMALS, range(5)), b=Plain(dataset(ANIMALS, range(9, 14))))
-    staged = mixed(a=dataset(ANIMALS, range(5)), b=dataset(ANIMALS, range(9, 14)))
-    indices, positions = [9, 0, 5, 1, 8], [1, 2, 3, 4, 5]
-    for own, other in zip(*(fetch(d, indices, positions) for d in (data, staged)), strict=True):
-        assert_same(own, other)
-
-
-def test_images_are_written_to_the_rows_of_their_batch():
-    data = mixed()
-    assert data.row_shape is None
-    fetch(data, [0, 10], [0, 1])
-    assert data.row_shape == (6, 5, 3)
-    rows = np.zeros((4, 6, 5, 3), np.uint8)
-    indices, positions = np.array([0, 8, 9, 1]), np.arange(4)
-    times = StageTimes()
-    samples = data.finish(data.read(indices, positions, 0), positions, 0, rows=rows, times=times)
-    for row, sample in zip(rows, samples, strict=True):
-        assert np.shares_memory(row, sample["image"])
-    assert times.transform > 0
-
-
 def test_bad_samples_say_which_they_are_and_are_replaced_from_their_source():
     data = mixed(a=dataset(ANIMALS, range(40)), b=dataset(MORE, range(20), bad=(1, 3), name="two"))
     bad = fetch(data, [43], [4])[0]
@@ -183,17 +139,6 @@ def test_bad_samples_say_which_they_are_and_are_replaced_from_their_source():
         assert sample["source"] == 1 and index == sample["index"] >= 40
 
 
-def test_a_bad_sample_advises_the_keys_of_its_source():
-    def unreadable(record):
-        raise RecordError("no field 'image'; type dataset.keys={pixels: image}")
-
-    source = dataset(ANIMALS, range(3))
-    storage = source.storage
-    data = mixed(a=source, b=MapDataset(storage, decode=unreadable, transform=shifted, seed=5))
-    advice = "type dataset.sources.b.dataset.keys={pixels: image}"
-    assert fetch(data, [4], [0])[0].cause.endswith(advice)
-
-
 def sampler_of(data, weights, length=None) -> MixSampler:
     sources = tuple(
         MixedSource(name, len(source), weight, RandomSampler(len(source), seed=7 + number))
@@ -204,33 +149,8 @@ def sampler_of(data, weights, length=None) -> MixSampler:
     return MixSampler(len(data), 1, mixed=Mixture(sources, length))
 
 
-def test_batches_tell_the_source():
-    data = mixed()
-    loader = Loader(
-        data,
-        sampler=sampler_of(data, (3, 1), 16),
-        collate=torch_stack,
-        settings=LoaderSettings(engine="inline", batch_size=8, num_workers=0),
-        seed=1,
-    )
-    batches = list(loader)
-    assert torch.cat([batch["source"] for batch in batches]).bincount().tolist() == [12, 4]
-    assert batches[0]["source"].dtype == torch.int64
-    assert loader.classes_of("source") == ("a", "b")
-
-
-def torch_stack(samples):
-    from penstock.pipeline.collates.stack import stack
-
-    return stack(samples)
-
-
-class Mosaic:
+class Mosaic(Transform):
     """Adds the mean of its partners' images, and notes whose they are."""
-
-    @property
-    def capabilities(self):
-        return TransformCapabilities(partner_counts=self.partner_counts)
 
     def partner_counts(self, rng):
         return [2]
@@ -252,15 +172,6 @@ def test_partners_are_of_the_same_source():
             assert all((value >= 100) == (sample["source"] == 1) for value in sample["partners"])
 
 
-def test_the_fingerprint_is_of_names_data_and_order():
-    def prints(**sources):
-        return mixed(**sources).fingerprint()
-
-    a, b = dataset(ANIMALS, range(3)), dataset(ANIMALS, range(5))
-    assert prints(a=a, b=b) == prints(a=a, b=b)
-    assert len({prints(a=a, b=b), prints(b=b, a=a), prints(a=b, b=a), prints(a=a, c=b)}) == 4
-
-
 def test_what_has_no_place_in_a_mix_is_refused():
     class Stream(StreamDataset):
         def open(self, epoch, start):
@@ -273,15 +184,15 @@ def test_what_has_no_place_in_a_mix_is_refused():
             return ""
 
     own = dataset(ANIMALS, range(3))
-    collating, table = Plain(own), Plain(own)
-    collating.collate = list
+    table = Plain(own)
     table.table = object()
     for source, message in (
-        (Stream(), "'b' is a stream, .* a mix draws by index; give dataset.sources.b.dataset"),
-        (collating, "collate_fn of its own"),
-        (table, "decodes a table by figures of its own"),
+        (Stream(), r"dataset\.sources\.b\.dataset is a stream, expected records by index"),
+        (table, "decodes a table by statistics of its own"),
     ):
         with pytest.raises(ValueError, match=message):
             mixed(a=own, b=source)
+    with pytest.raises(ValueError, match="'label' of 'b' has class ids without names"):
+        fetch(mixed(a=own, b=dataset(None, range(3))), [4], [0])
     with pytest.raises(ValueError, match="no source is given"):
         MixDataset({})

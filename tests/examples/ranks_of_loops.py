@@ -15,7 +15,7 @@ STEPS, CHECKPOINT = 7, Path("checkpoint")
 
 def watched(module: ModuleType) -> list[str]:
     """Digests of the batches that a loop trains on from now on."""
-    from penstock.pipeline.loader.digest import batch_digest
+    from penstock.pipeline.commands.digest import batch_digest
 
     compute, seen = module.total_loss, []
 

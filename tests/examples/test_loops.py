@@ -12,8 +12,8 @@ import pytest
 
 from penstock import build_loader, compose
 from penstock.pipeline.build import build_device_transforms
+from penstock.pipeline.commands.digest import batch_digest
 from penstock.pipeline.loader.device.queue import DeviceQueue
-from penstock.pipeline.loader.digest import batch_digest
 from tests.examples.ranks_of_loops import watched
 from tests.laws.conftest import make_photos
 

@@ -63,14 +63,14 @@ def test_a_cache_does_not_change_the_batches(cache, way, photos, expected, tmp_p
     changes = INLINE if way == "inline" else WAYS[way]
     with loader_of(config, **changes) as loader:
         given = [[batch_digest(batch) for batch in loader] for _ in range(3)]
-        stats = loader.stats.as_dict()
+        times = loader.stats.times
     assert given == expected
-    assert stats["hits"] + stats["misses"] >= 3 * 41
-    assert stats["hits"] > 0
+    assert times.hits + times.misses >= 3 * 41
+    assert times.hits > 0
     if "a part" not in cache:
         # Two processes may read each of the 40 good records at the same time.
-        assert stats["hits"] >= 75
-    assert stats["damaged"] == 0
+        assert times.hits >= 75
+    assert times.damaged == 0
 
 
 def test_evaluation_has_its_own_cache(photos, tmp_path):
@@ -117,13 +117,13 @@ def test_only_a_loader_with_a_cache_reports_hits(photos, tmp_path):
     with loader_of(_config(photos, tmp_path, "keep encoded"), **INLINE) as loader:
         for _ in range(2):
             list(loader)
-        stats = loader.stats.as_dict()
-        assert stats["hit_rate"] == pytest.approx(0.48, abs=0.05)
-        assert stats["hit_rate"] == stats["hits"] / (stats["hits"] + stats["misses"]) > 0
-        assert f"of {stats['hits'] + stats['misses']:.0f} hit" in str(loader.stats)
+        times = loader.stats.times
+        assert times.hit_rate == pytest.approx(0.48, abs=0.05)
+        assert times.hit_rate == times.hits / (times.hits + times.misses) > 0
+        assert f"of {times.hits + times.misses:.0f} hit" in str(loader.stats)
     with loader_of(compose(overrides(photos)), **INLINE) as loader:
         list(loader)
-        assert "hit_rate" not in loader.stats.as_dict()
+        assert loader.stats.times.hit_rate is None
         assert "cache" not in str(loader.stats)
 
 

@@ -11,7 +11,7 @@ from tests.laws.runs import INLINE, fed, loader_of, overrides
 STEPS = (
     "augment.device={"
     "crop: {_target_: batch_transform/random_resized_crop, size: [18, 18]},"
-    "color: {_target_: batch_transform/color_jitter, p: 0.8, random_order: true},"
+    "color: {_target_: batch_transform/color_jitter, p: 0.8},"
     "grey: {_target_: batch_transform/grayscale, p: 0.3},"
     "mixup: {_target_: batch_transform/mixup, alpha: 1.0, p: 0.5},"
     "cutmix: {_target_: batch_transform/cutmix},"

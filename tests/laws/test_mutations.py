@@ -133,7 +133,7 @@ def check(
 
 
 def samples() -> Iterator[dict[str, Any]]:
-    """Yield records with fields of every kind, then records of arrays alone."""
+    """Yield records with fields of every kind, then records of arrays, then of image files."""
     yield {
         f"ü/{n}.jpg": {
             "image": JPEGS["420"], "label": n % 2, "text": "a" * n, "score": n / 3,
@@ -144,6 +144,8 @@ def samples() -> Iterator[dict[str, Any]]:
     }  # fmt: skip
     image = np.zeros((4, 5, 3), np.uint8)
     yield {str(n): {"image": image + n, "label": n % 2, "score": n / 3} for n in range(7)}
+    classes = sorted((("cat", "dog")[n % 2], n) for n in range(7))
+    yield {f"{c}/{n}.jpg": {"image": JPEGS["420"], "label": n % 2} for c, n in classes}
 
 
 def write_packed(name: str, folder: Path, work: Path) -> Callable[[Path], Any]:

@@ -212,7 +212,7 @@ def test_a_killed_worker_is_replaced_and_changes_no_batch(expected, tars, photos
                 if number in (1, 4):
                     killed.append(kill_worker(tmp_path, spared=killed))
         # The third kill needs a replacement; the loader may end before it notices the last one.
-        assert len(killed) == 4 and loader.stats.as_dict()["restarts"] >= 2
+        assert len(killed) == 4 and loader.stats.workers().restarts >= 2
     assert given == [*hashes[0], *hashes[1]]
 
 

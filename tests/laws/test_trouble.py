@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
+import gc
 import os
 import resource
 import sqlite3
@@ -50,6 +51,7 @@ def test_want_of_memory_while_an_image_is_decoded(kind, tmp_path, monkeypatch):
 @contextlib.contextmanager
 def without_descriptors():
     """Let this process open no more files."""
+    gc.collect()  # later it would close files of earlier loaders, and leave descriptors
     lowest_free = os.dup(0)
     os.close(lowest_free)
     limits = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
-
 import numpy as np
 import pytest
 import torch
 
 from penstock import build_loader, compose
 from penstock.core.registry import register
-from penstock.core.user_errors import is_explained
 from penstock.datasets.demo.shapes import demo_path
 from penstock.pipeline.build import build_device_transforms, build_sampler, open_storage
 from penstock.pipeline.config.errors import ConfigError
@@ -19,22 +15,13 @@ from penstock.pipeline.instantiate import build
 from penstock.pipeline.loader.device.queue import DeviceQueue
 
 
-def test_what_a_library_says_against_a_value_is_one_line():
-    crop = {"_target_": "albumentations.RandomResizedCrop", "size": [8, 8], "scale": [2, 1]}
-    with pytest.raises(
-        ValueError, match=r"RandomResizedCrop\(.*scale=\[2, 1\]\) cannot be made"
-    ) as e:
-        build(crop)
-    assert "\n" not in str(e.value) and is_explained(e.value)
-
-
 @pytest.mark.parametrize(
     ("node", "said"),
     [
         ({"_target_": "torch.optim.AdamW", "lr": -1.0},
-         r"^optimizer: torch\.optim\.AdamW\(lr=-1\.0\) cannot be made: Invalid learning rate: -1"),
+         r"^torch\.optim\.AdamW\(lr=-1\.0\) cannot be made: Invalid learning rate: -1"),
         ({"_target_": "albumentations.HorizontalFlip", "p": 2},
-         r"^albumentations\.HorizontalFlip\(p=2\) cannot be made: p is 2: Input .* equal to 1$"),
+         r"^albumentations\.HorizontalFlip\(p=2\) cannot be made: .*Input .* equal to 1"),
     ],
 )  # fmt: skip
 def test_it_names_the_key_and_the_argument(node, said):
@@ -50,21 +37,12 @@ def test_nothing_to_train_on_is_said(tmp_path):
         build_loader(config)
 
 
-@pytest.mark.parametrize("dataset", ["csv", "sql"])
-def test_weights_are_a_column_of_the_data_or_a_file_by_key(tmp_path, dataset):
+def test_weights_are_a_column_of_the_data_or_a_file_by_key(tmp_path):
     rows = [(f"{row}.jpg", row % 2, float(row == 3), "text") for row in range(6)]
     names = ("image", "label", "importance", "word")
-    if dataset == "csv":  # the images are not there, and not read
-        path = tmp_path / "t.csv"
-        path.write_text("\n".join(",".join(map(str, row)) for row in (names, *rows)))
-    else:
-        path = tmp_path / "t.sqlite"
-        with contextlib.closing(sqlite3.connect(path)) as database, database:
-            database.execute("CREATE TABLE t (image BLOB, label, importance, word)")
-            pixels = [(name.encode(), *values) for name, *values in rows]
-            database.executemany("INSERT INTO t VALUES (?, ?, ?, ?)", pixels)
-    key, at = ("path", "") if dataset == "csv" else ("url", "sqlite:///")
-    typed = [f"dataset={dataset}", f"dataset.storage.{key}={at}{path}", "sampler=weighted"]
+    path = tmp_path / "t.csv"  # the images are not there, and not read
+    path.write_text("\n".join(",".join(map(str, row)) for row in (names, *rows)))
+    typed = ["dataset=csv", f"dataset.storage.path={path}", "sampler=weighted"]
     typed += ["dataset.val_fraction=0", "loader=inline", "loader.batch_size=6"]
     config = compose([*typed, "sampler.weights=importance"])
     with build_loader(config) as loader:
@@ -83,7 +61,7 @@ def test_weights_are_a_column_of_the_data_or_a_file_by_key(tmp_path, dataset):
     with build_loader(config) as loader:
         assert build_sampler(config, loader.dataset).indices(0, 0, 6).tolist() == [4] * 6
     weights.write_text("weight\n1\n")
-    with pytest.raises(ValueError, match=r"1 weights .* 6 records; .*with the columns key and wei"):
+    with pytest.raises(ValueError, match="no column 'key'; columns: 'weight'"):
         build_loader(config)
 
 
@@ -152,17 +130,6 @@ def test_training_is_augmented_by_position_and_evaluation_is_not(arrays):
     assert rows(batches([*arrays, "loader.batch_size=5"], "train", epochs=2)) == expected
     assert rows(batches([*arrays, "loader.batch_size=10", "seed=1"], "train")) != expected
     assert rows(batches(arrays, "val")) == rows(batches(plain, "val"))
-
-
-def test_every_step_changes_with_its_name_and_none_with_its_neighbours(arrays):
-    alone = [*arrays, "augment.device.crop=null", "loader.batch_size=35"]
-    first = batches(alone, "train")
-    renamed = [*alone, "augment.device.flip=null",
-               "+augment.device.mirror._target_=batch_transform/random_flip"]  # fmt: skip
-    assert not torch.equal(first[0]["image"], batches(renamed, "train")[0]["image"])
-    added = [*alone, "+augment.device.none._target_=batch_transform/random_flip",
-             "+augment.device.none.p=0"]  # fmt: skip
-    assert torch.equal(first[0]["image"], batches(added, "train")[0]["image"])
 
 
 def test_keypoints_change_places_as_the_data_names_them(data_dir):

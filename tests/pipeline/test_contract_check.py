@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from penstock import build_loader, compose
-from penstock.core.registry import name_of, register
+from penstock.core.registry import register
 from penstock.core.user_errors import is_explained
 from penstock.pipeline.build import build_loggers
 from penstock.pipeline.learning.building import build_task
@@ -94,19 +94,11 @@ def test_what_is_missing_is_said_when_it_is_built(data_dir, tmp_path):
     assert "see Collate in core/contracts.py" in str(e.value) and is_explained(e.value)
 
 
-@pytest.mark.parametrize(
-    ("name", "said"), [("test_listed", r"\(listed\)"), ("test_lister", r"\(Lister\)")]
-)
+@pytest.mark.parametrize("name", ["test_listed", "test_lister"])
 @pytest.mark.parametrize("loader", ["inline", "threads"])
-def test_a_batch_that_is_no_dict_is_refused(name, said, loader, data_dir):
+def test_a_batch_that_is_no_dict_is_refused(name, loader, data_dir):
     typed = [f"data_dir={data_dir}", f"collate={name}", f"loader={loader}", "loader.batch_size=4"]
     with build_loader(compose(typed)) as batches:
-        with pytest.raises(
-            ValueError, match=rf"^collate/{name} {said} gave a list .*dict"
-        ) as error:
+        with pytest.raises(ValueError, match=r"the collate gave a list .*dict") as error:
             next(iter(batches))
         assert is_explained(error.value)
-
-
-def test_what_is_not_registered_has_the_name_of_its_class():
-    assert name_of([]) == "list" and name_of(len) == "len"

@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import multiprocessing
 import os
-import pickle
-import shutil
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
-from penstock.pipeline import epoch_orders as orders
+from penstock.pipeline.epoch_orders import StoredOrderSampler
 from penstock.pipeline.samplers.weighted import WeightedSampler
+from tests.pipeline.loader.fakes import FakeIndex
+
+INDEX = FakeIndex(np.zeros(500))
+
+
+class Rolled(StoredOrderSampler):
+    """The records, shifted by the epoch."""
+
+    def __init__(self, length: int = 10, name: str = "") -> None:
+        super().__init__(None, length, 0, name=name)
+
+    def _order(self, epoch):
+        return np.roll(np.arange(self._length), epoch)
 
 
 @pytest.fixture
@@ -30,59 +39,18 @@ def weights(tmp_path):
     return str(tmp_path / "weights.npy")
 
 
-def _compute_order(barrier, calls):
-    def compute():
-        calls.put(1)
-        time.sleep(0.2)
-        return np.arange(1000)
-
-    barrier.wait()
-    order = orders.epoch_order("shared", 0, 1000, compute)
-    calls.put(int(order[-1]))
-
-
-def test_one_process_of_the_machine_computes_an_order():
-    context = multiprocessing.get_context("fork")
-    barrier, calls = context.Barrier(4), context.Queue()
-    processes = [context.Process(target=_compute_order, args=(barrier, calls)) for _ in range(4)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert sorted(calls.get() for _ in range(5)) == [1, 999, 999, 999, 999]
-
-
-def test_old_orders_go_and_damaged_ones_are_made_again(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = tmp_path / "penstock" / "computed"
-    (folder).mkdir(parents=True)
-    (folder / "mine.npy").write_text("not of ours")
-    (folder / "table-old-1.npy").write_text("not used for a month")
+def test_old_orders_go_and_damaged_ones_are_made_again(cache):
+    cache.mkdir(parents=True)
     for name in ("mine.npy", "table-old-1.npy"):
-        os.utime(folder / name, (0, 0))
+        (cache / name).write_text("not of ours, or not used for a month")
+        os.utime(cache / name, (0, 0))
+    sampler = Rolled()
     for epoch in range(5):
-        orders.epoch_order("sig", epoch, 10, lambda epoch=epoch: np.full(10, epoch))
-    orders.epoch_order("other", 0, 10, lambda: np.arange(10))
-    left = sorted(path.name for path in folder.glob("*.npy"))
-    assert left == ["mine.npy", "order-other-0-1.npy", "order-sig-3-1.npy", "order-sig-4-1.npy"]
-    (folder / "order-sig-4-1.npy").write_bytes(b"cut")
-    monkeypatch.setattr(orders, "_recent", {})
-    again = orders.epoch_order("sig", 4, 10, lambda: np.full(10, 44))
-    assert again.tolist() == [44] * 10
-
-
-def test_a_long_computation_is_announced(monkeypatch, caplog):
-    monkeypatch.setattr("penstock.core.machine_cache._SAY_AFTER_S", 0.05)
-
-    def compute():
-        until = time.monotonic() + 60
-        while not caplog.messages and time.monotonic() < until:
-            time.sleep(0.01)
-        return np.arange(10)
-
-    with caplog.at_level(logging.INFO):
-        orders.epoch_order("slow", 0, 10, compute)
-    assert [line.split(" ")[0] for line in caplog.messages] == ["computing", "computed"]
+        sampler.indices(epoch, 0, 10)
+    left = sorted(path.name for path in cache.glob("*.npy"))
+    assert [name.rpartition("-")[2] for name in left] == ["mine.npy", "3.npy", "4.npy"]
+    (cache / left[-1]).write_bytes(b"cut")
+    assert Rolled().indices(4, 0, 10).tolist() == np.roll(np.arange(10), 4).tolist()
 
 
 def _in_another_process(function, *arguments):
@@ -90,50 +58,29 @@ def _in_another_process(function, *arguments):
         return pool.apply(function, arguments)
 
 
-def _drawn(recipe, epoch):
-    return pickle.loads(recipe).indices(epoch, 0, 500).tolist()
+def _made(weights):
+    return WeightedSampler(500, INDEX, weights=weights).indices(0, 0, 8).tolist()
 
 
 def _another_run():
-    orders.epoch_order(f"another-{os.getpid()}", 0, 10, lambda: np.arange(10))
+    Rolled(name=f"{os.getpid()}").indices(0, 0, 10)
 
 
-@pytest.mark.parametrize("replacement", [True, False])
-def test_a_table_that_is_removed_while_it_is_used_is_there_again(cache, weights, replacement):
-    sampler = WeightedSampler(500, weights=weights, replacement=replacement)
-    recipe = pickle.dumps(sampler)
-    expected = [_in_another_process(_drawn, recipe, epoch) for epoch in range(3)]
-    shutil.rmtree(cache)
-    assert sampler.indices(2, 0, 500).tolist() == expected[2]
-    assert _in_another_process(_drawn, pickle.dumps(sampler), 2) == expected[2]
-
-
-def _made(weights):
-    return WeightedSampler(500, weights=weights).indices(0, 0, 8).tolist()
-
-
-def test_a_table_in_use_is_not_taken_for_an_old_one(cache, weights):
+def test_an_old_table_is_removed_and_a_run_keeps_the_one_that_it_opened(cache, weights):
     expected = _in_another_process(_made, weights)
     (table,) = cache.glob("table-*.npy")
     os.utime(table, (0, 0))
     _in_another_process(_another_run)
-    assert not table.exists(), "the run that used it has ended"
-    sampler = WeightedSampler(500, weights=weights)
-    os.utime(table, (0, 0))  # the run has been going for long
+    assert not table.exists()
+    sampler = WeightedSampler(500, INDEX, weights=weights)
     _in_another_process(_another_run)
     assert table.exists()
+    table.unlink()  # as by a run that removes what was not opened for long
     assert sampler.indices(0, 0, 8).tolist() == expected
 
 
-def test_a_process_that_finds_no_table_says_so(cache, weights):
-    recipe = pickle.dumps(WeightedSampler(500, weights=weights))
-    shutil.rmtree(cache)
-    with pytest.raises(ValueError, match=r"table of cumulative: .* was removed while .*auto"):
-        pickle.loads(recipe).indices(0, 0, 8)
-
-
 def _epochs(weights, first, told):
-    sampler = WeightedSampler(500, weights=weights, replacement=False)
+    sampler = WeightedSampler(500, INDEX, weights=weights, replacement=False)
     try:
         for epoch in range(first, first + 400):
             sampler.indices(epoch, 0, 4)
@@ -153,10 +100,9 @@ def test_runs_at_different_epochs_do_not_take_each_others_orders_away(cache, wei
         run.join()
 
 
-def test_threads_ask_for_orders_at_the_same_time(cache, weights):
-    samplers = [
-        WeightedSampler(500, weights=weights, replacement=False, seed=seed) for seed in range(4)
-    ]
+def test_threads_ask_for_orders_at_the_same_time_and_few_files_stay_open(cache):
+    samplers = [Rolled(500, f"of thread {number}") for number in range(4)]
+    before = len(os.listdir("/proc/self/fd"))
 
     def ask(sampler):
         return [sampler.indices(number % 7, 0, 5).tolist() for number in range(200)]
@@ -169,21 +115,6 @@ def test_threads_ask_for_orders_at_the_same_time(cache, weights):
     finally:
         sys.setswitchinterval(interval)
     assert together == [ask(sampler) for sampler in samplers]
-
-
-def test_the_orders_of_all_sources_of_a_mix_stay_open(cache):
-    def order(signature, epoch):
-        return orders.epoch_order(signature, epoch, 10, lambda: np.arange(10))
-
-    opened = {(name, epoch): order(name, epoch) for name in "abc" for epoch in (0, 1)}
-    assert all(order(*name) is array for name, array in opened.items())
-    for number in range(50):
-        order(f"past-{number}", 0)
-    assert sum(map(len, orders._recent.values())) < 50
-
-
-def test_a_process_that_asks_for_many_keeps_few_files_open(cache):
-    before = len(os.listdir("/proc/self/fd"))
     for number in range(200):
-        orders.epoch_order(f"many{number}", 0, 10, lambda: np.arange(10))
+        Rolled(name=f"{number}").indices(0, 0, 10)
     assert len(os.listdir("/proc/self/fd")) < before + 100

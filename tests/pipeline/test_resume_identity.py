@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from penstock import build_loader, compose
 
 SMALL = ["loader=inline", "loader.batch_size=8", "dataset.storage.path=demo"]
@@ -25,18 +23,3 @@ def test_a_run_goes_on_where_the_same_samples_are_held_otherwise(data_dir):
     state = _state(data_dir)
     assert _accept(state, data_dir, "dataset=eager") == list(range(8, 16))
     assert _accept(state, data_dir, "loader.num_workers=1") == list(range(8, 16))
-
-
-@pytest.mark.parametrize(
-    ("override", "named"),
-    [
-        ("dataset.decode.mode=L", "pixels.decode.decode.mode"),
-        ("collate=list", "pixels.collate"),
-        ("augment.train.flip.p=0.1", "pixels.augment.flip.p"),
-        ("loader.batch_size=16", "plan.batch_size"),
-    ],
-)
-def test_a_run_does_not_go_on_with_other_samples(data_dir, override, named):
-    state = _state(data_dir)
-    with pytest.raises(ValueError, match=named):
-        _accept(state, data_dir, override)

@@ -1,9 +1,8 @@
-"""Words for rows of a batch: the same in NumPy and torch, random, and shared by nobody."""
+"""Words for rows of a batch: random, and shared by nobody."""
 
 from itertools import product
 
 import numpy as np
-import torch
 
 from penstock.core.rng import _GOLDEN, _mixed, batch_key, words_at
 
@@ -13,28 +12,10 @@ def words(count=4096, *, seed=3, step="crop", epoch=0, start=0):
     return words_at(batch_key(seed, step), np.full(count, epoch), positions)
 
 
-def test_numpy_and_torch_give_the_same_words():
-    positions = np.array([0, 1, 7, 10**12, 2**63 - 1, 5, 5])
-    epochs = np.array([0, 0, 1, 2, 10**6, 3, 4])
-    key = batch_key(2**63 - 1, "flip")
-    ours = words_at(key, epochs, positions)
-    theirs = words_at(key, torch.from_numpy(epochs), torch.from_numpy(positions))
-    assert ours.dtype == np.int64 and theirs.dtype == torch.int64
-    assert ours.tolist() == theirs.tolist() and len(set(ours.tolist())) == 7
-
-
 def test_they_are_those_of_splitmix64():
     """Its first words from the state 0, as every other implementation gives them."""
     found = [f"{int(word) % 2**64:016x}" for word in _mixed(np.arange(1, 4) * _GOLDEN)]
     assert found == ["e220a8397b1dcdaf", "6e789e6aa1b965f4", "06c45d188009454f"]
-
-
-def test_a_word_is_that_of_its_position_alone():
-    whole = words(100)
-    assert np.array_equal(words(10, start=37), whole[37:47])
-    order = np.random.default_rng(0).permutation(100)
-    mixed = words_at(batch_key(3, "crop"), np.zeros(100, np.int64), order)
-    assert np.array_equal(mixed, whole[order])
 
 
 def test_seeds_steps_and_epochs_share_nothing():

@@ -54,41 +54,6 @@ def test_validation_is_scaled_by_the_training_part(data):
     assert torch.nonzero(city == 0).flatten().tolist() == unknown and unknown
 
 
-def test_a_table_gives_the_same_batches_whatever_reads_it(data):
-    wanted, _ = batches(config_of(data, "loader=inline"))
-    other_storage = ["dataset/storage=parquet", "dataset.storage.path=demo_table"]
-    eager = ["dataset=eager", "dataset/storage=csv", "dataset.storage.path=demo_table",
-             "dataset/decode=table"]  # fmt: skip
-    workers = ["loader=processes", "loader.num_workers=2"]
-    for overrides in (other_storage, eager, workers):
-        found, _ = batches(config_of(data, *overrides))
-        for one, two in zip(wanted, found, strict=True):
-            for name in ("features", "categories", "label", "index", "position"):
-                assert torch.equal(one[name], two[name]), (overrides, name)
-
-
-def test_the_rows_are_looked_at_once(data, monkeypatch):
-    config = config_of(data, "loader=inline", "dataset.decode.min_count=3")
-    batches(config)
-    monkeypatch.setattr("penstock.transforms.table_statistics.fit_table", None)
-    batches(config)
-    batches(config, "val")
-
-
-def test_changed_values_of_equal_size_are_seen(tmp_path):
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    path = tmp_path / "a.parquet"
-    means = []
-    for value in (1.5, 2.5):
-        pq.write_table(pa.table({"x": [value] * 200, "label": [0, 1] * 100}), path)
-        config = config_of(tmp_path, "dataset=parquet", f"dataset.storage.path={path}",
-                           "dataset/decode=table")  # fmt: skip
-        means.append(batches(config)[1].statistics.numeric[0].mean)
-    assert means == [1.5, 2.5]
-
-
 def write_csv(path: Path, bad: str = "") -> Path:
     rows = [f"{n},{'a' if n % 3 else 'b'},{n % 2},{n * 2}" for n in range(200)]
     path.write_text("\n".join(["x,c,label,y", *rows, *([bad] if bad else [])]) + "\n")
@@ -114,7 +79,7 @@ def test_a_stream_needs_the_figures_of_a_run(data_dir):
     config = compose(
         [f"data_dir={data_dir}", "dataset=stream", "dataset/decode=table", "augment=as_is"]
     )
-    with pytest.raises(ValueError, match="a stream is read once"):
+    with pytest.raises(ValueError, match=r"dataset\.decode\.statistics="):
         build_loader(config)
 
 
@@ -129,7 +94,7 @@ def test_generated_tables_are_made_for_some_storages(tmp_path):
         [record] = storage_of_train.read(np.array([7]))
         assert record.fields["price"] == draw_table("train")["price"][7]
         assert "label" not in record.fields
-    with pytest.raises(ValueError, match=r"'lmdb'.*dataset=csv"):
+    with pytest.raises(ValueError, match=r"'lmdb'.*storage=csv"):
         made_here("demo_table", "lmdb", tmp_path)
 
 

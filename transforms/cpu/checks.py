@@ -28,8 +28,8 @@ def crop_inside_image(config: Mapping[str, Any]) -> Iterator[Problem]:
     for name, step in _steps(config, "eval").items():
         key, size = f"augment.eval.{name}", step.get("size")
         sides = size if isinstance(size, list | tuple) else [size]
-        fits = step.get("fill") is not None or not all(isinstance(side, int) for side in sides)
-        if step.get("_target_") in _CROPS and isinstance(short, int) and not fits:
+        known = isinstance(short, int) and all(isinstance(side, int) for side in sides)
+        if step.get("_target_") in _CROPS and known:
             if min(sides) > short:
                 remedy = "augment.eval_size" if "eval_size" in config["augment"] else resized
                 text = f"a crop of {size} given, the short side is {short}"

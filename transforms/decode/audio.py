@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, Any
 
 import numpy as np
@@ -25,17 +27,14 @@ _UNKNOWN_SIZE = (0, 0xFFFFFFFF)  # in WAV files written to a pipe
 class AudioDecoder(Decoder):
     """Decode WAV, FLAC, Ogg and MP3 to float32 [T], -1 to 1, the mean of the channels.
 
-    If the augmentation begins with `transform/audio_crop`, the decoder seeks in the file and
-    decodes only the excerpt and the context of the resampler's filter.
+    If the augmentation begins with `transform/audio_crop`, only the excerpt is decoded. The file is
+    in the field ``audio``, or in one named after its format.
 
     Args:
         sample_rate: Sample rate in hertz; files at other rates are resampled.
-        field: Field of the file; None: ``audio``, or a field named after the format.
     """
 
-    def __init__(
-        self, *, sample_rate: Annotated[int, Ge(1)] = 16_000, field: str | None = None
-    ) -> None:
+    def __init__(self, *, sample_rate: Annotated[int, Ge(1)] = 16_000) -> None:
         try:
             import soundfile  # noqa: F401
             import soxr  # noqa: F401
@@ -45,7 +44,6 @@ class AudioDecoder(Decoder):
                 f"install {error.name}"
             ) from error
         self.sample_rate = sample_rate
-        self.field = field
 
     def __call__(self, record: Record) -> Sample:
         """Replace a record's file by ``audio``, float32 [T]; raise `RecordError` if damaged."""
@@ -54,12 +52,10 @@ class AudioDecoder(Decoder):
 
     def defer(self, record: Record) -> Sample:
         """Read only the file's header, and put a `PendingClip` into the sample."""
-        names = _FIELDS if self.field is None else (self.field,)
-        name = next((name for name in names if name in record.fields), None)
+        name = next((name for name in _FIELDS if name in record.fields), None)
         if name is None:
             raise RecordError(
-                f"no field {' or '.join(names[:1])} to decode, fields: "
-                f"{', '.join(record.fields) or 'none'}; set dataset.decode.field"
+                f"no field 'audio', fields: {', '.join(record.fields)}; rename one by dataset.keys"
             )
         content = record.fields[name]
         if isinstance(content, dict):  # public hubs write {bytes, path}
@@ -72,18 +68,10 @@ class AudioDecoder(Decoder):
 
 
 class PendingClip:
-    """A stand-in for audio, decoded when its excerpt is known.
-
-    Attributes:
-        rate: Sample rate of the file, in hertz.
-
-    Raises:
-        RecordError: The file is truncated or not audio.
-    """
+    """A stand-in for audio, decoded when its excerpt is known; `rate` is the file's, in hertz."""
 
     def __init__(self, content: bytes, sample_rate: int) -> None:
-        if fault := _cut_short(content):
-            raise RecordError(fault)
+        _check_complete(content)
         self._content = content
         self._wanted_rate = sample_rate
         with self._opened() as file:
@@ -107,58 +95,46 @@ class PendingClip:
         context = math.ceil(self.rate * _CONTEXT_S) if step != wanted_step else 0
         first = max(0, start * step // wanted_step - context) // step * step
         last = min(self._frames, -(-(start + length) * step // wanted_step) + context)
-        samples = self._resampled(self._decoded(first, last - first))
+        samples = self._decoded(first, last - first)
+        if step != wanted_step:
+            import soxr
+
+            samples = soxr.resample(samples, self.rate, self._wanted_rate)
         begin = start - first // step * wanted_step
         found = samples[begin : begin + length]
         missing = length - len(found)  # rounding, at the end of the clip
         return np.pad(found, (0, missing), mode="edge") if missing else found
 
-    def _resampled(self, samples: NDArray[np.float32]) -> NDArray[np.float32]:
-        if self.rate == self._wanted_rate:
-            return samples
-        import soxr
-
-        changed: NDArray[np.float32] = soxr.resample(samples, self.rate, self._wanted_rate)
-        return changed
-
     def _decoded(self, first: int, count: int) -> NDArray[np.float32]:
         """Decode frames of the file and average the channels, float32 [count]."""
-        try:
-            with self._opened() as file:
-                file.seek(first)
-                frames = file.read(count, dtype="float32", always_2d=True)
-        except (RuntimeError, ValueError) as error:  # libsndfile
-            raise RecordError(f"damaged audio: {_line(error)}") from None
+        with self._opened() as file:
+            file.seek(first)
+            frames = file.read(count, dtype="float32", always_2d=True)
         if len(frames) < count:
             raise RecordError(
-                f"damaged audio: of {self._frames:,} frames that its header tells, "
-                f"{first + len(frames):,} are there"
+                f"damaged audio: its header states {self._frames:,} frames, the decoder stopped at "
+                f"{first + len(frames):,}"
             )
         mean: NDArray[np.float32] = frames[:, 0] if frames.shape[1] == 1 else frames.mean(1)
         return mean
 
-    def _opened(self) -> Any:
+    @contextmanager
+    def _opened(self) -> Iterator[Any]:
         import soundfile
 
         try:
-            return soundfile.SoundFile(io.BytesIO(self._content))
+            with soundfile.SoundFile(io.BytesIO(self._content)) as file:
+                yield file
         except RuntimeError as error:  # LibsndfileError is a RuntimeError
-            raise RecordError(f"no audio file: {_line(error)}") from None
+            said = " ".join(str(error).rsplit(">: ", 1)[-1].split()).rstrip(".")
+            raise RecordError(f"damaged audio, or none: {said}") from None
 
 
-def _line(error: Exception) -> str:
-    said = str(error).split(": ", 1)[-1] if "<_io.BytesIO" in str(error) else str(error)
-    return " ".join(said.split()).rstrip(".")
-
-
-def _cut_short(content: bytes) -> str | None:
-    """Return how a file is truncated, since libsndfile would accept it as a shorter file."""
-    if content[:4] == b"RIFF" and len(content) >= 8:
-        told = int.from_bytes(content[4:8], "little")
-        if told not in _UNKNOWN_SIZE and told + 8 > len(content) + 1:  # padding of an odd size
-            return f"cut short: {len(content):,} of {told + 8:,} bytes are there"
-    if content[:4] == b"OggS":
-        page = content.rfind(b"OggS")
-        if len(content) < page + 27 or not content[page + 5] & _LAST_PAGE:
-            return f"cut short: an Ogg stream of {len(content):,} bytes without its last page"
-    return None
+def _check_complete(content: bytes) -> None:
+    """Raise `RecordError` for a truncated file, which libsndfile would accept as a shorter one."""
+    size = int.from_bytes(content[4:8], "little") + 8
+    if content.startswith(b"RIFF") and size - 8 not in _UNKNOWN_SIZE and size > len(content) + 1:
+        raise RecordError(f"cut short: {len(content):,} of {size:,} bytes are there")
+    page = content.rfind(b"OggS")
+    if content.startswith(b"OggS") and not (content[page + 5 : page + 6] or b"\0")[0] & _LAST_PAGE:
+        raise RecordError("cut short: an Ogg stream without its last page")

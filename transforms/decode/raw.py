@@ -8,13 +8,8 @@ from penstock.core.sample import Record, Sample
 
 
 @register("decode", "raw")
-def make_raw_decoder() -> RawDecoder:
-    """Pass fields on as they are stored: numbers, arrays and strings."""
-    return RawDecoder()
-
-
 class RawDecoder(Decoder):
-    """Pass every field on unchanged."""
+    """Pass fields on as they are stored: numbers, arrays and strings."""
 
     unchanged = True
 

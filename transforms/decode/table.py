@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge
@@ -11,21 +13,16 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import FittedDecoder
 from penstock.core.registry import register
-from penstock.core.sample import Record, RecordError, Sample
+from penstock.core.sample import Record, RecordError, Sample, TextColumn
 from penstock.transforms.table_statistics import (
-    CategoryIds,
+    Column,
     NumericColumn,
     TableStatistics,
+    category_of,
     fit_table,
-    number_of,
     numbers_of,
-    read_statistics,
 )
 
-if TYPE_CHECKING:
-    Floats = NDArray[np.float64]
-
-T = TypeVar("T")
 Scaling = Literal["standard", "min_max", "robust", "none"]
 
 
@@ -33,7 +30,8 @@ Scaling = Literal["standard", "min_max", "robust", "none"]
 class TableDecoder(FittedDecoder):
     """Turn columns into ``features`` and ``categories``, with statistics of the training split.
 
-    By default columns of numbers are features and columns of text are categories. ``label`` and
+    By default columns of numbers are features and columns of text are categories. Each column
+    with missing values in the training split adds a feature: 1 for a missing number. ``label`` and
     other fields pass unchanged; ``dataset.keys`` drops columns.
 
     Args:
@@ -42,13 +40,9 @@ class TableDecoder(FittedDecoder):
         target: Column of numbers to predict; becomes the field ``target``, in its own units.
         scaling: ``standard`` (mean and standard deviation), ``min_max`` (0 .. 1), ``robust``
             (median and interquartile range) or ``none``. A constant column becomes 0.
-        missing: Replacement of a missing number: ``mean``, ``median`` or ``constant``.
-        fill: The constant, in the column's units.
-        indicators: Add a feature, 1 for a missing number, for each column with missing values in
-            the training split.
+        missing: Replacement of a missing number: ``mean`` or ``median``.
         min_count: Categories rarer than this in the training split get the id 0, like unknown and
             missing ones.
-        max_categories: Maximum number of ids per column; further categories get the id 0.
         statistics: ``table.json`` of a run, instead of statistics of this data.
     """
 
@@ -59,32 +53,30 @@ class TableDecoder(FittedDecoder):
         categorical: Sequence[str] = (),
         target: str | None = None,
         scaling: Scaling = "standard",
-        missing: Literal["mean", "median", "constant"] = "median",
-        fill: float = 0.0,
-        indicators: bool = True,
+        missing: Literal["mean", "median"] = "median",
         min_count: Annotated[int, Ge(1)] = 1,
-        max_categories: Annotated[int, Ge(1)] = 10_000,
         statistics: str | None = None,
     ) -> None:
         self.numeric, self.categorical = tuple(numeric), tuple(categorical)
-        self.target, self.scaling = target, scaling
-        self.missing, self.fill, self.indicators = missing, fill, indicators
-        self.min_count, self.max_categories = min_count, max_categories
-        named = [*self.numeric, *self.categorical, *([] if target is None else [target])]
+        self.target, self.scaling, self.missing = target, scaling, missing
+        self.min_count = min_count
+        named = [*numeric, *categorical, target]
         for name in named:
             if named.count(name) > 1:
                 raise ValueError(
-                    f"decode/table: column {name!r} is named twice; it is one of numeric, "
-                    f"categorical and target"
+                    f"decode/table: {name!r} stands twice in numeric, categorical and target"
                 )
         self.statistics: TableStatistics | None = None
         if statistics is not None:
-            self.learn(read_statistics(statistics).as_json())
+            try:
+                self.learn(json.loads(Path(statistics).read_text(encoding="utf-8")))
+            except (OSError, ValueError) as error:
+                raise ValueError(f"dataset.decode.statistics={statistics}: {error}") from error
 
     @property
     def recipe(self) -> dict[str, Any]:
         """Arguments on which the statistics depend, apart from the data."""
-        names = ("numeric", "categorical", "target", "min_count", "max_categories")
+        names = ("numeric", "categorical", "target", "min_count")
         return {name: getattr(self, name) for name in names}
 
     def fit(self, chunks: Iterable[Mapping[str, Any]], *, where: str) -> dict[str, Any]:
@@ -93,28 +85,21 @@ class TableDecoder(FittedDecoder):
 
     def learn(self, learned: Mapping[str, Any]) -> None:
         """Set the statistics of a training split; raise ValueError if they have another target."""
-        self.statistics = table = TableStatistics.from_json(learned, where="decode/table")
+        self.statistics = table = TableStatistics.from_json(learned)
         if self.target is not None and (table.target is None or table.target.name != self.target):
-            has = "none" if table.target is None else repr(table.target.name)
             raise ValueError(
-                f"decode/table: target is {self.target!r}, and the statistics are of a table with "
-                f"target {has}; use statistics of a run with this target"
+                f"decode/table: target is {self.target!r}, and the statistics have the target "
+                f"{table.target and table.target.name!r}; use statistics of a run with this target"
             )
-        places = [_shift_and_scale(column, self.scaling) for column in table.numeric]
-        self._shift = np.array([shift for shift, _ in places], np.float64)
-        self._scale = np.array([scale for _, scale in places], np.float64)
-        fills = {
-            "mean": [column.mean for column in table.numeric],
-            "median": [column.quartiles[1] for column in table.numeric],
-            "constant": [self.fill] * len(table.numeric),
-        }
-        self._fills = np.array(fills[self.missing], np.float64)
-        lacking = [n for n, column in enumerate(table.numeric) if column.missing]
-        self._indicated = np.array(lacking if self.indicators else [], np.int64)
-        self._ids = [(column.name, CategoryIds(column.values)) for column in table.categorical]
+        shifts_and_scales = [_shift_and_scale(column, self.scaling) for column in table.numeric]
+        self._shift, self._scale = np.array(shifts_and_scales, np.float64).reshape(-1, 2).T
+        self._fills = np.array(
+            [c.mean if self.missing == "mean" else c.quartiles[1] for c in table.numeric]
+        )
         self._names = [column.name for column in table.numeric]
-        self._numbers = [*self._names, *([] if self.target is None else [self.target])]
-        self._taken = frozenset(self._names) | {name for name, _ in self._ids}
+        self._indicated = [n for n, column in enumerate(table.numeric) if column.missing]
+        self._ids = {column.name: _CategoryIds(column.values) for column in table.categorical}
+        self._taken = {*self._names, *self._ids, self.target}
 
     @property
     def num_features(self) -> int:
@@ -129,85 +114,75 @@ class TableDecoder(FittedDecoder):
     @property
     def num_categories(self) -> tuple[int, ...]:
         """Number of ids in each of the ``categories``, including 0 for unknown."""
-        return tuple(len(ids) + 1 for _, ids in self._ids)
+        return tuple(len(ids) + 1 for ids in self._ids.values())
 
     def __call__(self, record: Record) -> Sample:
-        """Decode a row.
-
-        Returns:
-            ``features`` float32 [F], the scaled numbers and then the indicators; ``categories``
-            int64 [C], 0 for missing or unknown; ``target`` if there is one; other fields.
-
-        Raises:
-            RecordError: A column or the target is missing, or a number is text or infinite.
-        """
-        numbers = [self._read(record, name, number_of) for name in self._numbers]
-        categories = [self._read(record, name, ids.of) for name, ids in self._ids]
-        decoded = self._decoded(
-            record.fields, np.array(numbers, np.float64)[None], np.array(categories, np.int64)[None]
-        )
-        for name in ("features", "categories"):
-            decoded[name] = decoded[name][0]
-        if self.target is not None:
-            decoded["target"] = float(decoded["target"][0])
-        return {**decoded, "index": record.index, "key": record.key}
+        """Decode a row to ``features`` float32 [F], ``categories`` int64 [C], and ``target``."""
+        row = self._decoded({name: [value] for name, value in record.fields.items()})
+        sample = {name: values[0] for name, values in row.items()}
+        return {**sample, "index": record.index, "key": record.key}
 
     def columns(self, fields: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Decode columns of n rows at once, with the same results as row by row.
-
-        Returns:
-            ``features`` float32 [n, F] and so on; None if a row is bad. Decoding that row alone
-            then reports the error.
-        """
-        if not all(name in fields for name in (*self._taken, *self._numbers)):
-            return None
-        count = len(next(iter(fields.values())))
-        numbers = np.empty((count, len(self._numbers)), np.float64)
-        categories = np.empty((count, len(self._ids)), np.int64)
+        """Decode columns of n rows with the same results as row by row; None if a row is bad."""
         try:
-            for place, name in enumerate(self._numbers):
-                numbers[:, place] = numbers_of(fields[name])
-            for place, (name, ids) in enumerate(self._ids):
-                categories[:, place] = ids.of_column(fields[name])
-            return self._decoded(fields, numbers, categories)
-        except ValueError:
+            return self._decoded(fields)
+        except RecordError:
             return None
 
-    def _decoded(
-        self, fields: Mapping[str, Any], numbers: Floats, categories: NDArray[np.int64]
-    ) -> dict[str, Any]:
-        """Fill in missing numbers [n, N], NaN, and scale them; the last may be the target."""
-        assert self.statistics is not None, "a decoder that is fitted belongs here"
-        count = len(self._names)
-        gone = np.isnan(numbers[:, :count])
+    def _decoded(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        numbers = [self._parsed(fields, name, numbers_of) for name in self._names]
+        categories = [self._parsed(fields, name, ids.of_column) for name, ids in self._ids.items()]
+        decoded = {name: values for name, values in fields.items() if name not in self._taken}
+        count = len(next(iter(fields.values())))
+        given = np.array(numbers, np.float64).reshape(-1, count).T
+        missing = np.isnan(given)
         with np.errstate(over="ignore"):
-            filled = np.where(gone, self._fills, numbers[:, :count])
+            filled = np.where(missing, self._fills, given)
             scaled = ((filled - self._shift) / self._scale).astype(np.float32)
         if not np.isfinite(scaled).all():
             name = self._names[int(np.flatnonzero(~np.isfinite(scaled).all(0))[0])]
             raise RecordError(f"column {name!r} is too large to be scaled")
-        taken = {*self._taken, self.target}
-        decoded = {name: value for name, value in fields.items() if name not in taken}
-        indicators = gone[:, self._indicated].astype(np.float32)
+        indicators = missing[:, self._indicated].astype(np.float32)
         decoded["features"] = np.concatenate([scaled, indicators], axis=1)
-        decoded["categories"] = categories
+        decoded["categories"] = np.array(categories, np.int64).reshape(-1, count).T.copy()
         if self.target is not None:
-            decoded["target"] = numbers[:, -1]
+            decoded["target"] = self._parsed(fields, self.target, numbers_of)
             if np.isnan(decoded["target"]).any():
                 raise RecordError(f"its target {self.target!r} is missing")
         return decoded
 
     @staticmethod
-    def _read(record: Record, name: str, read: Callable[[Any], T]) -> T:
-        if name not in record.fields:
+    def _parsed(fields: Mapping[str, Any], name: str, parse: Callable[[Any], Any]) -> Any:
+        if name not in fields:
             raise RecordError(
-                f"no column {name!r}, which the training part has; columns: "
-                f"{', '.join(record.fields)}"
+                f"no column {name!r}, which the training part has; columns: {', '.join(fields)}"
             )
         try:
-            return read(record.fields[name])
+            return parse(fields[name])
         except ValueError as error:
             raise RecordError(f"column {name!r}: {error}") from None
+
+
+class _CategoryIds(dict[str, int]):
+    """Ids of a column's categories from 1; unknown and missing categories have the id 0."""
+
+    def __init__(self, values: Iterable[str]) -> None:
+        super().__init__((text, number) for number, text in enumerate(values, start=1))
+        self._looked_up: tuple[Any, Any] = None, None  # one tuple, since other threads read it
+
+    def of_column(self, values: Column) -> NDArray[np.int64]:
+        """Return the ids of a column [n]; raise ValueError if a value is not text or a number."""
+        if isinstance(values, TextColumn):
+            # Batches share their texts, so look them up once.
+            texts, ids = self._looked_up
+            if texts is not values.texts:
+                ids = self.of_column(values.texts.tolist())
+                self._looked_up = values.texts, ids
+            return np.asarray(ids[values.places])
+        if isinstance(values, np.ndarray) and values.ndim == 1:
+            different, places = np.unique(values, return_inverse=True)
+            return self.of_column(different.tolist())[places]
+        return np.array([self.get(category_of(value) or "", 0) for value in values], np.int64)
 
 
 def _shift_and_scale(column: NumericColumn, scaling: Scaling) -> tuple[float, float]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,7 +24,7 @@ class Normalize(DeviceStep):
     """Convert images to float32, subtract the mean, and divide by the standard deviation.
 
     The transfer to the device takes uint8, a quarter of the bytes of floats. The result is
-    [B, C, H, W] in channels_last memory format, so no pixel moves.
+    [B, C, H, W] in channels_last memory format, so no pixel moves. Lists of images stay lists.
 
     Args:
         mean: Mean of each channel, for values 0..1; null: the mean of the model's weights, else
@@ -38,77 +39,53 @@ class Normalize(DeviceStep):
         std = IMAGENET_STD if std is None else std
         if len(mean) != len(std) or not all(value > 0 for value in std):
             raise ValueError(
-                f"normalize: mean {list(mean)} and std {list(std)} need one value per channel "
-                f"each, std above 0"
+                f"normalize: mean {list(mean)}, std {list(std)}; give one per channel, std above 0"
             )
         # (x / 255 - mean) / std as one factor and one offset.
-        self._scale = [1 / (255 * value) for value in std]
-        self._shift = [-m / s for m, s in zip(mean, std, strict=True)]
-        self._constants: dict[torch.device, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._scale = tuple(1 / (255 * value) for value in std)
+        self._shift = tuple(-m / s for m, s in zip(mean, std, strict=True))
 
     def apply(self, batch: Batch, draws: Draws) -> Batch:
-        """Normalise ``image``, uint8 [B, H, W, C] or a list of [H, W, C], if there is one.
-
-        Raises:
-            ValueError: The number of channels differs from `mean`, or the images are floats.
-        """
-        if (image := batch.get("image")) is None:
-            return batch
-        if isinstance(image, list):
-            return {**batch, "image": [self._normalised(one[None])[0] for one in image]}
-        return {**batch, "image": self._normalised(image)}
+        """Normalise ``image``, uint8, if there is one; raise ValueError for other channels."""
+        return _converted(batch, self._normalised) if "image" in batch else batch
 
     def _normalised(self, image: Any) -> Any:
-        if is_planes(image):
+        channels = len(self._scale)
+        if is_planes(image) or image.shape[-1] != channels:
             raise ValueError(
-                "normalize: images are floats already, expected uint8 [B, H, W, C]; "
-                "leave Normalize and the like out of augment.train and augment.eval, or set "
-                "augment.device=null"
-            )
-        if image.shape[-1] != len(self._scale):
-            channels = len(self._scale)
-            raise ValueError(
-                f"normalize: images are {list(image.shape)}, expected [B, H, W, {channels}] as "
-                f"mean and std have; set augment.device.normalize.mean and std, and leave "
-                f"ToTensor out of augment.train and augment.eval: this step puts the channels first"
+                f"normalize: images are {image.dtype} {list(image.shape)}, expected uint8 "
+                f"[B, H, W, {channels}]; leave ToTensor, Normalize and the like out of "
+                f"augment.train and augment.eval, or set augment.device.normalize.mean and std"
             )
         if isinstance(image, np.ndarray):
             factor, offset = np.array([self._scale, self._shift], np.float32)[..., None, None]
             return image.transpose(0, 3, 1, 2).astype(np.float32) * factor + offset
-        scale, shift = self._on(image.device)
+        scale, shift = _on(image.device, (self._scale, self._shift))
         return image.permute(0, 3, 1, 2).float().mul_(scale).add_(shift)
 
-    def _on(self, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return factor and offset [C, 1, 1], cached by device."""
-        made = self._constants.get(device)
-        if made is None:
-            import torch
 
-            scale, shift = torch.tensor([self._scale, self._shift])[..., None, None].to(device)
-            made = self._constants[device] = scale, shift
-        return made
+@functools.cache
+def _on(device: torch.device, values: tuple[tuple[float, ...], ...]) -> torch.Tensor:
+    """Return factor and offset on a device, [2, C, 1, 1]."""
+    import torch
 
-    def __getstate__(self) -> dict[str, object]:
-        return {**self.__dict__, "_constants": {}}
+    return torch.tensor(values)[..., None, None].to(device)
 
 
 @register("batch_transform", "to_float")
 def to_float(batch: Batch) -> Batch:
-    """Convert images to float32 from 0 to 1, in channels_last memory format.
-
-    Args:
-        batch: With ``image`` uint8 [B, H, W, C], or a list of [H, W, C].
-
-    Returns:
-        The batch with ``image`` float32 [B, C, H, W], or a list of [C, H, W].
-    """
-    image = batch["image"]
-    if isinstance(image, list):
-        return {**batch, "image": [_floats(one[None])[0] for one in image]}
-    return {**batch, "image": _floats(image)}
+    """Convert images, or lists of them, to float32 from 0 to 1, in channels_last memory format."""
+    return _converted(batch, _floats)
 
 
 def _floats(image: Any) -> Any:
     if isinstance(image, np.ndarray):
         return image.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
     return image.permute(0, 3, 1, 2).float().div_(255)
+
+
+def _converted(batch: Batch, convert: Callable[[Any], Any]) -> Batch:
+    image = batch["image"]
+    if isinstance(image, list):
+        return {**batch, "image": [convert(one[None])[0] for one in image]}
+    return {**batch, "image": convert(image)}

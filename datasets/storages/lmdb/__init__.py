@@ -1,4 +1,4 @@
-"""LMDB: one memory-mapped file of keys and values."""
+"""LMDB: files of keys and values."""
 
 from penstock.datasets.storages.lmdb.storage import LmdbStorage as LmdbStorage
-from penstock.datasets.storages.lmdb.writer import LmdbWriter as LmdbWriter
+from penstock.datasets.storages.lmdb.storage import LmdbWriter as LmdbWriter

@@ -1,214 +1,290 @@
-"""Read records in an LMDB file."""
+"""Read records in LMDB files, and write them."""
 
 from __future__ import annotations
 
+import errno
+import itertools
 import os
-import struct
 import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.json_text import parse_json
-from penstock.core.record_codec import unpack_fields
+from penstock.core.contracts import Writer
+from penstock.core.files import write_lines
+from penstock.core.parts import PackPlan, Part, PartSummary
+from penstock.core.record_codec import pack_fields, unpack_fields
 from penstock.core.registry import register
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.files.access import RangeFile
-from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
-from penstock.datasets.records.labels import column_ids
+from penstock.datasets.files.data_files import DataFiles, find_data_files
+from penstock.datasets.records.file_storage import FileStorage, Form
+from penstock.datasets.records.labels import CLASSES_NAME, class_ids
 from penstock.datasets.records.table import Table
-from penstock.datasets.storages.lmdb.layouts import Layout, ValueFormat, scan_foreign
-from penstock.datasets.storages.lmdb.pages import change_mark, data_file
-from penstock.datasets.storages.lmdb.writer import INDEX_NAME
+from penstock.datasets.storages.lmdb.pages import Entry, read_meta, scan_pages
+from penstock.datasets.writing import refuse_line_breaks
+
+_INDEX_KEY = b"penstock"  # sorted after the numbers of the records
+_PAGE_BYTES = 4096
+# Columns of a source about places in its files, labels, and sizes of images that may change.
+_PLACES = frozenset(
+    "file offset span_bytes size_bytes stored_bytes crc32 method number image_bytes label height "
+    "width text_offset text_bytes".split()
+)
 
 
 @register("storage", "lmdb")
-class LmdbStorage(IndexedStorage):
-    """An LMDB file, packed or in a common layout of other writers.
+class LmdbStorage(FileStorage):
+    """LMDB files, packed or in a common layout of other writers.
 
-    The index holds the places of the values, which are read without the library, because a
-    damaged page can make the library end the interpreter; see `datasets.storages.lmdb.pages`.
-    The first read in a process opens the file; threads share it.
-
-    A packed file may hold decoded images, uint8 [H, W, C], among encoded ones. They are
-    read-only views of the mapped file, so a crop copies only itself. Their pages count as the
-    process's memory, but the system reclaims them. A disk that fails under a view ends the
-    process by a signal; reads of other records are retried.
+    The values are read without the library, because a damaged page can make the library end the
+    interpreter; see `datasets.storages.lmdb.pages`. Packed records have checksums.
 
     Args:
-        path: The folder of data.mdb, or the file itself.
-        key_format: For files of other writers: ``sorted`` (every key is a record) or the format of
-            a numbered key, such as ``image-%09d`` or ``{:08d}``.
-        value_format: ``image``, or with a label in the value: ``label:uint32+image``,
-            ``image+label:int64be``.
-        label_key: Another key with the record's class name as text, made from the number (or, with
-            ``sorted``, the key): ``label-%09d``, ``{}.cls``.
+        path: A folder of packed ``.lmdb`` files, the folder of a ``data.mdb``, or a file.
+        key_format: For files of other writers: ``sorted`` (every key is a record) or the pattern of
+            the keys, such as ``image-{}``.
+        label_key: Another key with the record's class name as text, with the same text in place of
+            ``{}``: ``label-{}``, ``{}.cls``.
         text_key: The same for a text, the field ``text``.
-        metadata_key: The same for a JSON object, whose items become fields.
-        label_pattern: A regular expression whose group matches the class name in the key.
-        database: A named database in the file.
-        classes: Class names by id; None: the classes found.
-        checksums: Verify the checksum of a packed record when a process first reads it, which costs
-            almost nothing over the epochs.
+        classes: Class names by id; None: the lines of ``classes.txt``, or the classes found.
     """
 
-    name = "lmdb"
-    reading_arguments = ("checksums",)
-    _verified: NDArray[np.bool_] | None = None  # records that this process has verified
+    reads_urls = False
+    form: Lmdb
 
     def __init__(
         self,
         path: str,
         *,
         key_format: str | None = None,
-        value_format: str = "image",
         label_key: str | None = None,
         text_key: str | None = None,
-        metadata_key: str | None = None,
-        label_pattern: str | None = None,
-        database: str | None = None,
         classes: list[str] | None = None,
-        checksums: bool = True,
     ) -> None:
-        self.path = os.path.abspath(path)
-        self.classes = None if classes is None else tuple(classes)
-        self.checksums = checksums
-        self.is_packed = key_format is None
-        self.layout = Layout(
-            key_format=key_format or "sorted",
-            value_format=value_format,
-            label_key=label_key,
-            text_key=text_key,
-            metadata_key=metadata_key,
-            label_pattern=label_pattern,
-            database=database,
-        )
-        ValueFormat.parse(value_format, where=str(self))
+        key_format = "{}" if key_format == "sorted" else key_format
+        super().__init__(Lmdb(key_format, label_key, text_key), path, classes=classes)
 
-    def mark(self) -> Any:
-        """Return size and time of the file, and of the index beside a packed one."""
-        data = data_file(self.path)
-        if not os.path.isfile(data):
-            what = "a folder without data.mdb" if os.path.isdir(self.path) else "nothing there"
-            raise ValueError(
-                f"{self}: expected an LMDB file, got {what}; set dataset.storage.path, or "
-                f"make one of image files: penstock pack --help"
-            )
-        return (
-            [*file_mark(data), *file_mark(self._beside())] if self.is_packed else change_mark(data)
-        )
-
-    def scan(self) -> Table:
-        """Load the index beside a packed file, or scan a file of another writer."""
-        data = data_file(self.path)
-        if not self.is_packed:
-            return scan_foreign(data, self.layout, self.classes, where=str(self))
-        try:
-            index = Table.open(self._beside(), verify=True)
-        except ValueError as error:
-            raise ValueError(f"{self}: {error}; copy it again, or pack it again") from error
-        expected, found = index.metadata.get("data_bytes"), os.path.getsize(data)
-        if expected is None or found < expected:
-            raise ValueError(
-                f"{self}: cut short: data.mdb has {found:,} bytes and should have {expected:,}; "
-                f"copy it again"
-            )
-        columns = index.arrays
-        names = index.class_names
-        if "label" in columns:
-            columns["label"], names = column_ids(
-                columns["label"], names=names, classes=self.classes, where=str(self)
-            )
-        return Table(index.raw_keys(), columns, names)
-
-    def open(self) -> RangeFile:
-        """Return the file, which the first read opens."""
-        data = data_file(self.path)
-        return RangeFile(data, root=os.path.dirname(data))
+    def _find_files(self) -> DataFiles:
+        data = os.path.join(self.path, "data.mdb")
+        paths = data if os.path.isfile(data) else self.paths
+        return find_data_files(paths, endings=self.form.endings, where=str(self))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read records; a damaged record is a bad record.
-
-        Raises:
-            OSError: A disk error persisted.
-            ValueError: Another program has written to the file since the scan.
-        """
-        index, indices = self.index, np.asarray(indices, np.int64)
-        names = index.columns
-        columns = [index.values(name, indices).tolist() for name in names]
-        rows = (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
-        records = self.records(indices, map(self._fields, indices.tolist(), rows))
-        if not self.is_packed:
-            self._check_unchanged()
+        """Read records; ValueError if another program has written to the file since the scan."""
+        records = super().read(indices)
+        if self.form.key_format is None:
+            return records
+        index = self.index
+        numbers = index.values("file", indices).tolist()
+        if self.form.text_key is not None:
+            offsets, sizes = (index.values(f"text_{n}", indices) for n in ("offset", "bytes"))
+            places = zip(numbers, offsets.tolist(), sizes.tolist(), strict=True)
+            for n, ((number, *place), record) in enumerate(zip(places, records, strict=True)):
+                if isinstance(record, Record):
+                    try:
+                        text = self.opened[self._files.names[number]].read(*place).decode()
+                        record.fields["text"] = text
+                    except ValueError as error:  # damage, and texts that are not UTF-8
+                        records[n] = BadRecord(record.index, record.key, str(error))
+        # LMDB reuses pages, but the pages of a transaction stay intact until the next but one. So
+        # bytes read before this check belong to the scanned transaction.
+        for number in {*numbers}:
+            then = index.metadata["files"][number]["transaction"]
+            now = read_meta(self.opened[self._files.names[number]]).transaction
+            if now != then:
+                raise ValueError(
+                    f"{self}: another program has written to the file during the run: its last "
+                    f"transaction was {then} and is {now}; train on a copy (mdb_copy {self.path} "
+                    f"FOLDER), or start again when the writing is over"
+                )
         return records
 
-    def _check_unchanged(self) -> None:
-        """Raise if the file has a later transaction than the scanned one.
 
-        LMDB reuses pages, but the pages of a transaction stay intact until the next but one. So
-        bytes read before this check belong to the scanned transaction.
-        """
-        then, now = self.index.metadata["mark"][2], change_mark(data_file(self.path))[2]
-        if now != then:
-            raise ValueError(
-                f"{self}: another program has written to the file during the run: its last "
-                f"transaction was {then} and is {now}; train on a copy (mdb_copy {self.path} "
-                f"FOLDER), or start again when the writing is over"
+@dataclass(frozen=True, repr=False)
+class Lmdb(Form):
+    """LMDB files; see `LmdbStorage` for the options."""
+
+    key_format: str | None
+    label_key: str | None
+    text_key: str | None
+
+    name = "lmdb"
+    endings = (".lmdb",)
+    named_beside = True
+
+    @property
+    def row(self) -> tuple[str, ...]:  # type: ignore[override]
+        return ("crc32", "image_bytes") if self.key_format is None else ()
+
+    def scan(self, file: RangeFile, file_bytes: int, name: str, max_bytes: int) -> Table:
+        transaction = read_meta(file).transaction  # before the pages, which may change
+        entries = {entry.key: entry for entry in scan_pages(file, file_bytes)}
+        if self.key_format is None:
+            return _packed_table(file, entries)
+        table = self._foreign_table(file, entries, self.key_format)
+        return table.replaced(metadata={"transaction": transaction})
+
+    def decode(self, data: memoryview, key: bytes, row: tuple[int, ...]) -> dict[str, Any]:
+        if self.key_format is not None:
+            return {"image": bytes(data)}
+        crc32, image_bytes = row
+        if zlib.crc32(data) != crc32:
+            raise RecordError("its bytes are not those that were packed (checksum)")
+        fields = {} if image_bytes < 0 else {"image": bytes(data[:image_bytes])}
+        image_bytes = max(0, image_bytes)
+        return fields | (unpack_fields(data[image_bytes:]) if image_bytes < len(data) else {})
+
+    def _foreign_table(
+        self, file: RangeFile, entries: Mapping[bytes, Entry], key_format: str
+    ) -> Table:
+        others = [key for key in (self.label_key, self.text_key) if key is not None]
+        names = _record_names(entries, key_format, others)
+        main = _entries_of(names, entries, key_format)
+        columns = _places(main, "offset", "span_bytes")
+        if self.text_key is not None:
+            columns |= _places(
+                _entries_of(names, entries, self.text_key), "text_offset", "text_bytes"
             )
+        classes = None
+        if self.label_key is not None:
+            places = _entries_of(names, entries, self.label_key)
+            values = [file.read(entry.offset, entry.size_bytes) for entry in places]
+            labels = [value.decode("utf-8", "backslashreplace").strip() for value in values]
+            columns["label"], classes = class_ids(labels, None, where=self.label_key)
+        return Table([entry.key for entry in main], columns, classes)
 
-    def held_bytes(self, indices: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the memory of read records, int64 [n]; decoded images stay in the map: 0."""
-        index = self.index
-        sizes = index.values("size_bytes", indices).astype(np.int64)
-        if "raw_channels" in index.columns:
-            sizes[index.values("raw_channels", indices) > 0] = 0
-        return sizes
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_verified": None}
-
-    def _fields(self, i: int, row: dict[str, Any]) -> dict[str, Any] | str:
-        """Read the fields of record `i` with index row `row`, or return why it is bad."""
-        file: RangeFile = self.opened
-        shape = None
-        if row.get("raw_channels"):
-            shape = row["raw_height"], row["raw_width"], row["raw_channels"]
-        value: Any
-        try:
-            if shape is None:
-                value = file.read(row["offset"], row["size_bytes"])
-            else:
-                value = file.view(row["offset"], row["size_bytes"])
-            if "crc32" in row and not self._is_right(i, value, row["crc32"]):
-                return "its bytes are not those that were packed (checksum)"
-            fields = unpack_fields(value, row.get("image_bytes"), shape)
-            if "text_offset" in row:
-                fields["text"] = file.read(row["text_offset"], row["text_bytes"]).decode()
-            if "metadata_offset" in row:
-                text = file.read(row["metadata_offset"], row["metadata_bytes"])
-                # An item "image" of the JSON is a name, not the image.
-                fields = parse_json(text) | fields
-        except RecordError as error:
-            return str(error)
-        except (ValueError, KeyError, TypeError, IndexError, struct.error) as error:
-            return f"its fields cannot be read ({error})"
-        return fields
-
-    def _is_right(self, i: int, value: Any, crc32: int) -> bool:
-        """Verify the checksum of a packed record on its first read in this process."""
-        if self._verified is None:
-            self._verified = np.zeros(len(self), np.bool_)
-        if self.checksums and not self._verified[i]:
-            self._verified[i] = zlib.crc32(value) == crc32
-        return not self.checksums or bool(self._verified[i])
-
-    def _beside(self) -> str:
-        """Return the path of the index beside a packed file."""
-        found = os.path.join(os.path.dirname(data_file(self.path)), INDEX_NAME)
-        if os.path.exists(found):
-            return found
-        raise ValueError(
-            f"{self}: no {INDEX_NAME} beside {os.path.basename(data_file(self.path))}, so it was "
-            f"not packed here; name the layout: key_format=sorted, or as in key_format=image-%09d"
+def _packed_table(file: RangeFile, entries: dict[bytes, Entry]) -> Table:
+    if (place := entries.pop(_INDEX_KEY, None)) is None:
+        raise RecordError(
+            "was not packed by this version; pack it again, or, if another program wrote it, name "
+            "the layout: key_format=sorted, or as in 'key_format=image-{}'"
         )
+    value = file.read(place.offset, place.size_bytes)
+    if zlib.crc32(value[4:]) != int.from_bytes(value[:4], "little"):
+        raise RecordError("its index is damaged; copy it again")
+    columns = unpack_fields(value[4:])
+    text, ends = columns.pop("keys"), np.cumsum(columns.pop("key_bytes")).tolist()
+    keys = [text[start:end] for start, end in itertools.pairwise([0, *ends])]
+    if list(entries) != [b"%010d" % number for number in range(len(keys))]:
+        raise RecordError("records are missing; copy it again")
+    return Table(keys, _places([*entries.values()], "offset", "span_bytes") | columns)
+
+
+def _places(entries: Sequence[Entry], offset: str, size_bytes: str) -> dict[str, NDArray[Any]]:
+    return {
+        offset: np.array([entry.offset for entry in entries], np.int64),
+        size_bytes: np.array([entry.size_bytes for entry in entries], np.int64),
+    }
+
+
+def _record_names(
+    entries: Mapping[bytes, Entry], key_format: str, others: Sequence[str]
+) -> list[bytes]:
+    """Return the variable part of the key of every record; numbers in the order of their values."""
+    before, found, after = os.fsencode(key_format).partition(b"{}")
+    fitting = [key for key in entries if key.startswith(before) and key.endswith(after)]
+    names = [key[len(before) : len(key) - len(after)] for key in fitting]
+    parts = {_formatted(pattern, name) for pattern in others for name in names}
+    names = [name for name in names if name and _formatted(key_format, name) not in parts]
+    if not names or not found:
+        some = ", ".join(repr(key.decode(errors="backslashreplace")) for key in list(entries)[:3])
+        raise RecordError(
+            f"no key fits key_format {key_format!r}; the file has {len(entries):,} keys {some}; "
+            f"expected 'sorted' (every key is a record) or a pattern such as 'image-{{}}'"
+        )
+    return sorted(names, key=int) if all(name.isdigit() for name in names) else names
+
+
+def _formatted(pattern: str, name: bytes) -> bytes:
+    return os.fsencode(pattern).replace(b"{}", name, 1)
+
+
+def _entries_of(
+    names: Sequence[bytes], entries: Mapping[bytes, Entry], pattern: str
+) -> list[Entry]:
+    """Return the entry that `pattern` names for every record."""
+    try:
+        return [entries[_formatted(pattern, name)] for name in names]
+    except KeyError as error:
+        raise RecordError(
+            f"a record lacks the key {error}; expected a pattern such as 'label-{{}}', "
+            f"got {pattern!r}"
+        ) from None
+
+
+@register("writer", "lmdb")
+class LmdbWriter(Writer):
+    """A folder of files ``part-00000-of-00012.lmdb``, each an environment, and ``classes.txt``.
+
+    The keys of the values are ``0000000000``, ``0000000001``, ...; a record with only an image
+    file and a label is stored as the image file. The value ``penstock`` holds keys, labels,
+    checksums and the columns of the source's index.
+    """
+
+    version = 2
+    part_bytes = 1 << 26
+
+    def begin(self, folder: Path, plan: PackPlan) -> None:
+        refuse_line_breaks("class name", plan.class_names or ())
+
+    def write_part(
+        self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]
+    ) -> tuple[str, ...]:
+        values: list[bytes] = []
+        found: list[tuple[int, int, int]] = []
+        labels: list[int] = []
+        for record in records:
+            rest = dict(record.fields)
+            if (label := rest.pop("label", None)) is not None:
+                labels.append(label)
+            is_file = isinstance(rest.get("image"), bytes)
+            image = rest.pop("image") if is_file else b""
+            values.append(image + (pack_fields(rest, key=record.key) if rest else b""))
+            found.append((record.index, zlib.crc32(values[-1]), len(image) if is_file else -1))
+        if not found:
+            return ()
+        rows, crc32, image_bytes = np.array(found, np.int64).T.copy()
+        keys = plan.index.raw_keys(rows)
+        index = {
+            **{n: plan.index.column(n)[rows] for n in plan.index.columns if n not in _PLACES},
+            **{"keys": b"".join(keys), "key_bytes": np.array([*map(len, keys)], np.int64)},
+            **{"crc32": crc32.astype(np.uint32), "image_bytes": image_bytes},
+        }
+        if labels:
+            index["label"] = np.array(labels, np.int64)
+        content = pack_fields(index, key="index")
+        name = f"part-{part.number:05d}-of-{len(plan.parts):05d}.lmdb"
+        _write_values(folder / name, [*values, zlib.crc32(content).to_bytes(4, "little") + content])
+        return (name,)
+
+    def finish(self, folder: Path, plan: PackPlan, summaries: Sequence[PartSummary]) -> None:
+        if plan.class_names is not None:
+            write_lines(folder / CLASSES_NAME, plan.class_names)
+
+
+def _write_values(path: Path, values: Sequence[bytes]) -> None:
+    """Write values under the keys ``0000000000``, ..., and the last one under ``penstock``.
+
+    The library fills unused ends of pages with earlier writes, so only a new environment in one
+    transaction keeps the file byte-identical.
+    """
+    import lmdb
+
+    path.unlink(missing_ok=True)  # of a process that was killed
+    size_bytes = sum(len(value) + 2 * _PAGE_BYTES for value in values) + (1 << 20)
+    keys = [b"%010d" % number for number in range(len(values) - 1)] + [_INDEX_KEY]
+    try:
+        with (
+            lmdb.open(str(path), size_bytes, subdir=False, lock=False, max_dbs=0) as env,
+            env.begin(write=True) as transaction,
+        ):
+            transaction.cursor().putmulti(zip(keys, values, strict=True), append=True)
+    except lmdb.Error as error:
+        said = f"{error}: the disk is full, or fails"
+        raise OSError(errno.EIO, said, str(path)) from error

@@ -4,100 +4,71 @@ from __future__ import annotations
 
 import contextlib
 import os
-import sys
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from annotated_types import Gt
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
-from penstock.core.sample import BadRecord, Record, RecordError, too_large
+from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.core.user_errors import ExplainedError
-from penstock.datasets.columnar.images import image_bytes
+from penstock.datasets.columnar.images import check_fields, image_bytes
 from penstock.datasets.files.access import MissingFile
-from penstock.datasets.files.data_files import refuse_escape
 from penstock.datasets.files.passwords import from_environment
-from penstock.datasets.records.indexed_storage import IndexedStorage
+from penstock.datasets.records.indexed_storage import IndexedStorage, file_mark
+from penstock.datasets.records.labels import refuse_twice
 from penstock.datasets.records.table import Table
-from penstock.datasets.storages.sql.server import (
-    BadStatement,
-    Server,
-    change_mark,
-    file_of,
-    parse_url,
-    shown,
-)
-from penstock.datasets.storages.sql.table import (
-    ColumnRoles,
-    FieldType,
-    Rows,
+from penstock.datasets.storages.sql.server import Server, file_of, parse_url, shown
+from penstock.datasets.storages.sql.values import (
+    Kind,
     convert,
-    find_kinds,
-    find_roles,
-    find_rows,
     key_bytes,
     key_value,
+    kind_of,
     label_ids,
-    mark_of,
     plain,
-    select_from,
-    warn_of_scans,
 )
 
-Row = tuple[Any, ...] | str | None
-"""A row, or the reason why it cannot be read; None for a missing row."""
+if TYPE_CHECKING:
+    from sqlalchemy import Connection, Select
 
-TIMEOUT_S = 30.0
-_BATCH_ROWS, _SCAN_ROWS = 256, 1 << 16
-_CHANGED = "and changed since the rows were listed; name a version_column to list them again"
+Row = tuple[Any, ...] | str | None  # a row, or why it cannot be read; None: it is missing
 
-
-class Listed(NamedTuple):
-    """Keys of all rows, labels, and sizes of images in the rows."""
-
-    keys: list[bytes]
-    labels: list[Any]
-    sizes: list[int | None]
-    key_type: int
+_BATCH_ROWS = 256
+_IMAGE_COLUMNS = ("image", "file_name", "filename", "path")
+# A sample value by SQLite's typeof(), of which `max` returns the alphabetically last.
+_VALUES_OF: dict[str | None, Any] = {"text": "", "real": 0.0, "integer": 0, "blob": b"", None: None}
 
 
 @register("storage", "sql")
 class SqlStorage(IndexedStorage):
     """Rows of a database: PostgreSQL, MariaDB, MySQL or SQLite, a table, view or query.
 
-    Every row is a record, every column a field. The rows are listed once, in the order of their
-    keys, and read by key, so the key column should have an index.
+    Each start lists the keys and labels of all rows, in the order of the keys. Rows are read by
+    key, so the key column should have an index.
 
     Args:
-        url: ``postgresql://user@host/database``, ``mariadb://...``, ``mysql://...``,
-            ``sqlite:///file.db``; ``env:NAME`` reads it from the environment. See docs/sql.md for
-            passwords.
+        url: ``postgresql://user@host/database``, ``mariadb://...``, ``mysql://...`` or
+            ``sqlite:///file.db``; ``env:NAME`` reads it from the environment.
         table: A table or view, or ``schema.table``; None: the only table.
         query: One SELECT in place of `table`.
-        image_column: The column of the field ``image``: its bytes, or the path of a file; None: the
-            first of ``image``, ``file_name``, ``filename`` and ``path`` that exists.
-        label_column: The column of the field ``label``: class ids or names; None: ``label``; an
-            empty text: no labels.
-        key_column: The column of the keys; None: ``key``, else the primary key, else SQLite's row
-            numbers of a table.
-        version_column: A column whose largest value grows whenever a row changes, such as the time
-            of the last change; the rows are then listed anew. None: rows may be added and removed;
-            a row whose label or size changes is a bad record. SQLite files detect changes
-            themselves.
+        image_column: The column of images or their paths; None: the first of ``image``,
+            ``file_name``, ``filename`` and ``path``.
+        label_column: The column of class ids or names; None: ``label``; an empty text: no labels.
+        key_column: The column of the keys; None: ``key``, else the primary key, else row numbers.
         columns: The other columns to read; None: all.
-        types: ``array`` for columns of ``.npy`` files' bytes, ``json`` for JSON texts.
-        root: The folder of relative image paths, which these may not leave; None: the working
-            directory, or the folder of the SQLite file. ``/`` allows absolute paths.
-        follow_symlinks: Follow links of images to outside of `root`.
-        classes: Class names by id; None: the classes found, sorted (numbers are ids already).
-        timeout_s: Maximum seconds of a statement.
+        root: The folder of image paths, which these may not leave (``/`` allows absolute paths);
+            None: the working directory, or the folder of the SQLite file.
+        classes: Class names by id; None: the classes found, sorted.
+        timeout_s: Maximum seconds of a statement of a server.
     """
 
     name = "sql"
-    reading_arguments = ("root", "follow_symlinks", "timeout_s")
-    index_version = 2
+    reading_arguments = ("root", "timeout_s")
+    index_version = 4
+    _listed: Table | None = None
 
     def __init__(
         self,
@@ -108,247 +79,198 @@ class SqlStorage(IndexedStorage):
         image_column: str | None = None,
         label_column: str | None = None,
         key_column: str | None = None,
-        version_column: str | None = None,
         columns: list[str] | None = None,
-        types: dict[str, FieldType] | None = None,
         root: str | None = None,
-        follow_symlinks: bool = False,
         classes: list[str] | None = None,
-        timeout_s: Annotated[float, Gt(0)] = TIMEOUT_S,
+        timeout_s: Annotated[float, Gt(0)] = 30.0,
     ) -> None:
         self._url = parse_url(from_environment(url, setting="dataset.storage.url"))
         self._file = file_of(self._url)
-        self.url = shown(self._url)
         self.table = table
         self.query = query
         self.image_column = image_column
         self.label_column = label_column
         self.key_column = key_column
-        self.version_column = version_column
         self.columns = columns
-        self.types = types or {}
         self.root = os.path.abspath(root or os.path.dirname(self._file or "") or os.curdir)
-        self.follow_symlinks = follow_symlinks
         self.classes = classes
         self.timeout_s = timeout_s
-        self._layout: dict[str, Any] = {}
-        if table is not None and query is not None:
-            raise ValueError(f"{self}: table and query, expected one of them; leave one out")
-
-    def __str__(self) -> str:
-        what = self.table or ("" if self.query is None else "by a query")
-        return f"sql {self.url} {what}".rstrip()
-
-    @property
-    def marks_fields(self) -> bool:  # type: ignore[override]
-        """Return whether changed rows are detected: by an SQLite file, or `version_column`."""
-        return self._file is not None or self.version_column is not None
-
-    def read_paths(self) -> list[str]:
-        """Return the file of an SQLite database."""
-        return [] if self._file is None else [self._file]
+        self.path = f"{shown(self._url)} {table or ('by a query' if query else '')}".rstrip()
+        self.paths = () if self._file is None else (self._file,)
+        self.marks_fields = self._file is not None  # a server's may change unnoticed
 
     def mark(self) -> Any:
-        """Return size and time of an SQLite file, or the state of a server's table by `mark_of`."""
+        """Return the states of an SQLite file and its log, or a hash of a server's listed rows."""
         if self._file is not None:
-            try:
-                return change_mark(self._file)
-            except OSError as error:
-                raise ValueError(f"{self}: {error.strerror}; set dataset.storage.url") from error
-        with self._asking() as server:
-            return mark_of(server, self._find(server)[0], self.version_column)
+            files = (self._file, f"{self._file}-wal")
+            return [file_mark(f) for f in files if os.path.exists(f) and os.path.getsize(f)]
+        self._listed = self._list()
+        return self._listed.fingerprint()
 
     def scan(self) -> Table:
-        """List all rows in the order of their keys: keys, labels, and sizes of images."""
-        with self._asking() as server:
-            rows, roles = self._find(server)
-            kinds, in_row = find_kinds(server, rows, roles, self.types, where=str(self))
-            listed = self._list(server, rows, roles, in_row=in_row)
-            warn_of_scans(server, rows, len(listed.keys), where=str(self))
-        if not listed.keys:
+        return self._listed or self._list()
+
+    def _list(self) -> Table:
+        """List all rows in the order of their keys: keys and labels."""
+        import sqlalchemy as sql
+
+        keys, labels, key_type = list[bytes](), list[Any](), ""
+        try:
+            with contextlib.closing(Server(self._url, self.timeout_s, patient=False)) as server:
+                found = server.call(self._find)
+                kinds = self._kinds(server, found)
+                label = found["label"] or sql.null()
+                listed = self._select(found["table"], found["key"], label)
+                for value, name in server.rows(listed.order_by(sql.column(found["key"]))):
+                    key, key_type = key_bytes(value)
+                    keys.append(key)
+                    labels.append(plain(name))
+        except ValueError as error:
+            raise ValueError(f"{self}: {error}") from error
+        if not keys:
             raise ValueError(f"{self}: the table is empty; nothing to read")
-        columns: dict[str, NDArray[Any]] = {}
-        if listed.sizes:  # -1: no image
-            sizes = [-1 if size is None else size for size in listed.sizes]
-            columns["size_bytes"] = np.array(sizes, np.int64)
-        class_names = None
-        if roles.label is not None:
-            where = f"{self}: column {roles.label!r}"
-            columns["label"], class_names = label_ids(listed.labels, self.classes, where=where)
-        metadata = {
-            "table": rows.table,
-            "key": rows.key,
-            "key_type": listed.key_type,
-            "label": roles.label,
-            "image": roles.image,
-            "fields": kinds,
-        }
-        content = repr(sorted(kinds.items()))
-        return Table(listed.keys, columns, class_names, metadata, content=content)
+        refuse_twice(
+            keys,
+            where=f"{self}: column {found['key']!r}",
+            remedy="take a column whose values differ: dataset.storage.key_column",
+        )
+        columns, class_names = {}, None
+        if found["label"]:
+            where = f"{self}: column {found['label']!r}"
+            columns["label"], class_names = label_ids(labels, self.classes, where=where)
+        metadata = {**found, "key_type": key_type, "kinds": kinds}
+        return Table(keys, columns, class_names, metadata, content=repr(sorted(kinds.items())))
 
     def learn(self, metadata: dict[str, Any]) -> None:
-        """Store the statement's columns and their kinds."""
-        self._layout = metadata
+        self._layout, self._listed = metadata, None
 
     def open(self) -> Server:
         """Return the server; connections open on demand."""
-        return Server(self._url, timeout_s=self.timeout_s, patient=True)
+        return Server(self._url, self.timeout_s, patient=True)
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read rows and their images; a damaged, missing or changed row is a bad record.
-
-        Raises:
-            OSError: An error of the server, or of the disk of the images, persisted.
-            ExplainedError: The server refuses to read the rows.
-        """
-        indices = np.asarray(indices, np.int64)
+        """Read rows and their images; a damaged or missing row is a bad record."""
         keys = self.index.raw_keys(indices)
-        found = self.rows(sorted(set(keys)))
-        return self.made(indices, [found.get(key) for key in keys])
+        found = self._rows(sorted(set(keys)))
+        return self.records(indices, map(self._fields, map(found.get, keys)))
 
-    def made(self, indices: NDArray[np.int64], rows: Sequence[Row]) -> list[Record | BadRecord]:
-        """Make the records at `indices`, int64 [n], from n rows."""
-        known: list[list[Any]] = [[None] * len(indices)] * 2
-        for n, name in enumerate(("label", "size_bytes")):
-            if name in self.index.columns:
-                known[n] = self.index.values(name, indices).tolist()
-        return self.records(indices, map(self._fields, rows, *known))
-
-    def rows(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
+    def _rows(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
         """Read rows by their keys; an unreadable row is a line with the reason."""
         import sqlalchemy as sql
 
-        found: dict[bytes, Row] = {}
-        column: Any = sql.column(self._layout["key"])
-        kind = self._layout["key_type"]
-        wanted = sql.bindparam("keys", expanding=True, type_=sql.types.NULLTYPE)
-        statement = self._statement().where(column.in_(wanted))
-        left = [keys[n : n + _BATCH_ROWS] for n in range(0, len(keys), _BATCH_ROWS)]
-        with self._refused():
-            while left:
-                some = left.pop()
-                try:
-                    rows = self.opened.rows(statement, keys=[key_value(k, kind) for k in some])
-                    found |= {key_bytes(row[0])[0]: row for row in rows}
-                except RecordError as error:
-                    middle = len(some) // 2
-                    left += [some[:middle], some[middle:]] if middle else []
-                    if not middle:
-                        found[some[0]] = str(error)
-        return found
-
-    def _statement(self) -> Any:
-        """Return the statement that selects the columns of records, the key first."""
         layout = self._layout
-        more = [name for name in (layout["label"], layout["image"]) if name is not None]
-        return select_from(layout["table"], self.query, layout["key"], *more, *layout["fields"])
-
-    def _fields(self, row: Row, label: int | None, size_bytes: int | None) -> dict[str, Any] | str:
-        """Make the fields of a row, or return the reason for a bad record."""
-        if row is None or isinstance(row, str):
-            return row or "its row is gone"
-        if size_bytes is not None and size_bytes > self.max_record_bytes:
-            return too_large(size_bytes, self.max_record_bytes)
-        layout, fields = self._layout, dict[str, Any]()
-        name, values = "", iter(row[1:])
+        wanted = sql.bindparam("keys", expanding=True, type_=sql.types.NULLTYPE)
+        statement = self._select(layout["table"], layout["key"], *layout["kinds"])
+        statement = statement.where(sql.column(layout["key"]).in_(wanted))
         try:
-            if (name := layout["label"]) is not None:
-                now, names = _name_of(plain(next(values))), self.index.class_names
-                if names is None or label is None or names[label] != now:
-                    raise ValueError(f"is {now!r:.100}, {_CHANGED}")
-            if (name := layout["image"]) is not None:
-                value = plain(next(values))
-                found_bytes = len(value) if isinstance(value, bytes) else -1
-                if size_bytes is not None and found_bytes != size_bytes:
-                    raise ValueError(f"had {max(size_bytes, 0):,} bytes, {_CHANGED}")
-                name = ""
-                fields["image"] = image_bytes(
-                    value,
-                    self.root,
-                    follow_symlinks=self.follow_symlinks,
-                    max_bytes=self.max_record_bytes,
-                )
-            for (name, kind), value in zip(layout["fields"].items(), values, strict=True):
-                fields[name] = convert(value, kind)
-        except (ValueError, MissingFile) as error:
-            return f"column {name!r} {error}" if name else str(error)
-        return fields
-
-    @contextlib.contextmanager
-    def _refused(self) -> Iterator[None]:
-        """Raise a refused statement as an error of the run, not of a row."""
-        try:
-            yield
-        except BadStatement as error:
+            if len(keys) <= _BATCH_ROWS:
+                values = [key_value(key, layout["key_type"]) for key in keys]
+                rows = self.opened.rows(statement, keys=values)
+                return {key_bytes(row[0])[0]: row[1:] for row in rows}
+        except RecordError as error:
+            if len(keys) == 1:
+                return {keys[0]: str(error)}
+        except ValueError as error:
             raise ExplainedError(
                 f"{self}: the database says: {error}; the table, or the right to read it, is not "
                 f"what it was when the run began"
             ) from error
+        half = len(keys) // 2  # finds a damaged row
+        return self._rows(keys[:half]) | self._rows(keys[half:])
 
-    @contextlib.contextmanager
-    def _asking(self) -> Iterator[Server]:
-        """Open a server before reading; convert its refusals to a ValueError of one line."""
-        try:
-            server = Server(self._url, timeout_s=self.timeout_s, patient=False)
-            with contextlib.closing(server):
-                yield server
-        except (BadStatement, RecordError) as error:
-            raise ValueError(f"{self}: {error}") from error
+    def _fields(self, row: Row) -> dict[str, Any] | str:
+        """Make the fields of a row, or return the reason for a bad record."""
+        if row is None or isinstance(row, str):
+            return row or "its row is gone"
+        fields, most = dict[str, Any](), self.max_record_bytes
+        for (name, kind), value in zip(self._layout["kinds"].items(), row, strict=True):
+            try:
+                if kind == "image":
+                    fields["image"] = image_bytes(plain(value), self.root, max_bytes=most)
+                else:
+                    fields[name] = convert(value, kind)
+            except (ValueError, MissingFile) as error:
+                return f"column {name!r} {error}"
+        return fields
 
-    def _find(self, server: Server) -> tuple[Rows, ColumnRoles]:
-        """Find the rows, and the roles of their columns."""
-        rows = find_rows(server, self.table, self.query, self.key_column, where=str(self))
-        try:
-            roles = find_roles(
-                rows,
-                image_column=self.image_column,
-                label_column=self.label_column,
-                columns=self.columns,
-                types=self.types,
-            )
-        except ValueError as error:
-            raise ValueError(f"{self}: {error}") from error
-        if self.version_column not in (None, *rows.columns):
-            known = ", ".join(rows.columns)
-            raise ValueError(f"{self}: no column {self.version_column!r}; columns: {known}")
-        return rows, roles
-
-    def _list(self, server: Server, rows: Rows, roles: ColumnRoles, *, in_row: bool) -> Listed:
-        """List the rows; `in_row`: images are bytes in the rows, not paths."""
+    def _select(self, table: str | None, *wanted: Any) -> Select[Any]:
+        """Return the statement that reads columns, given by name or as SQL."""
         import sqlalchemy as sql
 
-        about_image: Any = sql.null() if roles.image is None else sql.column(roles.image)
-        if in_row:
-            about_image = sql.func.length(about_image)  # in bytes
-        label = sql.null() if roles.label is None else roles.label
-        statement = rows.select(rows.key, label, about_image)
-        keys, labels, sizes = list[bytes](), list[Any](), list[int | None]()
-        key_type = 0
-        try:
-            for page in server.in_order(statement, sql.column(rows.key), page_rows=_SCAN_ROWS):
-                for value, label, image in page:
-                    key, kind = key_bytes(value)
-                    if keys and kind != key_type:  # as in SQLite's columns
-                        raise ValueError(
-                            f"the key is {value!r:.50}, of another type than those before; give a "
-                            f"query that casts them all to one"
-                        )
-                    key_type = kind
-                    if in_row:
-                        sizes.append(image)
-                    elif isinstance(image, str):
-                        refuse_escape(image, self.root)
-                    if roles.label is not None:  # equal texts share memory
-                        text = isinstance(label, str)
-                        labels.append(sys.intern(label) if text else plain(label))
-                    keys.append(key)
-        except RecordError:
-            raise
-        except ValueError as error:
-            raise ValueError(f"{self}: record {len(keys)}: {error}") from None
-        return Listed(keys, labels, sizes, key_type)
+        columns = [sql.column(each) if isinstance(each, str) else each for each in wanted]
+        if self.query is not None:
+            # On its own line, because a query may end with a comment. Colons are escaped.
+            text = self.query.strip().rstrip(";").replace(":", "\\:")
+            return sql.select(*columns).select_from(sql.text(f"({text}\n) AS penstock_rows"))
+        schema, _, name = str(table).rpartition(".")
+        return sql.select(*columns).select_from(sql.table(name, schema=schema or None))
+
+    def _find(self, connection: Connection) -> dict[str, Any]:
+        """Find the table, and the names of the columns by role."""
+        import sqlalchemy as sql
+
+        table, primary = self.table, list[str]()
+        if self.query is None:
+            table, primary = _find_table(connection, self.table)
+        none = self._select(table, sql.text("*")).where(sql.false())
+        names = [*connection.execute(none).keys()]
+        known = ", ".join(names)
+        key = self.key_column or ("key" if "key" in names else None)
+        if key is None and len(primary) != 1:
+            raise ValueError(f"no primary key; set dataset.storage.key_column to one of: {known}")
+        key = key or primary[0]
+        image = self.image_column or next((n for n in _IMAGE_COLUMNS if n in names), None)
+        label = self.label_column
+        if label is None and "label" in names:
+            label = "label"
+        taken = names if self.columns is None else self.columns
+        for name in filter(None, (key, image, label, *taken)):
+            if name not in (*names, *primary):
+                raise ValueError(f"no column {name!r}; columns: {known}")
+        fields = [name for name in taken if name not in (image, label, key)]
+        check_fields(fields, [*(["image"] if image else []), *(["label"] if label else [])])
+        return {"table": table, "key": key, "image": image, "label": label, "fields": fields}
+
+    def _kinds(self, server: Server, found: dict[str, Any]) -> dict[str, Kind]:
+        """Return the kinds of the image and the fields."""
+        import sqlalchemy as sql
+
+        table, names = found["table"], found["fields"]
+        kinds: dict[str, Kind] = {found["image"]: "image"} if found["image"] else {}
+        columns: list[Any] = list(map(sql.column, names))
+        if self._file is not None:  # values of one column may differ in type
+            columns = [sql.func.nullif(sql.func.typeof(column), "null") for column in columns]
+            samples: list[Any] = list(map(sql.func.max, columns))
+        else:
+            filled = [self._select(table, c).where(c.is_not(None)).limit(1) for c in columns]
+            samples = [each.correlate(None).scalar_subquery() for each in filled]
+        counts = [sql.func.count(), *map(sql.func.count, columns)]
+        [(count, *row)] = server.rows(self._select(table, *counts, *samples))
+        for name, number, value in zip(names, row, row[len(names) :], strict=False):
+            if self._file is not None:
+                value = _VALUES_OF[value]
+            try:
+                kinds[name] = kind_of(value, nulls=number < count)
+            except ValueError as error:
+                raise ValueError(f"column {name!r} {error}") from None
+        return kinds
 
 
-def _name_of(label: Any) -> str | None:
-    """Return the class name of a label, as `label_ids` does."""
-    return label if label is None or isinstance(label, str) else str(int(label))
+def _find_table(connection: Connection, table: str | None) -> tuple[str, list[str]]:
+    """Find a table by its name, and the columns of its primary key."""
+    import sqlalchemy as sql
+
+    inspector = sql.inspect(connection)
+    schema, _, name = (table or "").rpartition(".")
+    if table is None or not inspector.has_table(name, schema or None):
+        names = sorted({*inspector.get_table_names(), *inspector.get_view_names()})
+        if table is not None or len(names) != 1:
+            raise ValueError(
+                f"no table {table!r}; set dataset.storage.table to one of: "
+                f"{', '.join(map(repr, names[:20])) or 'none'}"
+            )
+        table = name = names[0]
+    primary = inspector.get_pk_constraint(name, schema or None)["constrained_columns"]
+    if connection.dialect.name == "sqlite" and len(primary) != 1:
+        primary = ["rowid"] if name in inspector.get_table_names() else []
+    return table, primary

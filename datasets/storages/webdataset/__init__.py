@@ -1,7 +1,6 @@
 """Tar shards in the format of the webdataset library: random access, packing, streaming."""
 
 from penstock.datasets.storages.webdataset.source import WebDatasetSource
-from penstock.datasets.storages.webdataset.storage import WebDatasetStorage
-from penstock.datasets.storages.webdataset.writer import WebDatasetWriter
+from penstock.datasets.storages.webdataset.storage import WebDatasetStorage, WebDatasetWriter
 
 __all__ = ["WebDatasetSource", "WebDatasetStorage", "WebDatasetWriter"]

@@ -1,228 +1,127 @@
-"""Read and write headers of tar archives: blocks of 512 bytes, some preceded by extensions.
+"""Read the headers of tar archives with `tarfile`, and raise for damage.
 
-Formats: POSIX.1-2017, pax, "ustar Interchange Format" and "pax Extended Header"; the GNU tar
-manual, "Basic Tar Format", for long names and large numbers.
-
-`tarfile.TarInfo` parses blocks. This module parses extensions, because `tarfile` skips damaged
-extension records, and everything after a damaged header.
+Iterating a `tarfile.TarFile` would stop silently at a damaged header.
 """
 
 from __future__ import annotations
 
+import os
 import re
-import struct
 import tarfile
+import zlib
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from penstock.core.sample import RecordError
+from penstock.core.sample import RecordError, too_large
 
-BLOCK_BYTES = 512
-MOST_EXTENSION_BYTES = 1 << 20
-
-_ZEROS = bytes(BLOCK_BYTES)
-# Name, mode and ids, size, time and checksum, type, magic, owner, group.
-_WRITTEN = struct.Struct("<100s24s12s20sc100x8s32s32s183x")
-_MODE_AND_IDS = b"0000644\0" + 2 * b"0000000\0"
-_TIME_AND_BLANKS = b"00000000000\0" + 8 * b" "
-_MAGIC = b"ustar  \0"
+_MOST_HEADER_BYTES = 1 << 20
 _CRC32 = re.compile("crc32:([0-9a-f]{8})")
-_PAX_RECORD = re.compile(rb"(\d{1,20}) ([^=\0]*)=")
-_LINK = "write the archive with tar's "
-_REFUSED = {
-    b"1": f"a hard link; {_LINK}--hard-dereference",
-    b"2": f"a symbolic link; {_LINK}--dereference",
-    b"3": "a device; write the archive without it",
-    b"4": "a device; write the archive without it",
-    b"6": "a pipe; write the archive without it",
-    b"S": "a sparse file; write the archive without --sparse",
-    b"M": "continued from another volume; write archives that are whole",
-}
+# A damaged extension of a header raises any of these, and a long chain of headers the last.
+_DAMAGE = (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError)
 
 
 class CutShort(RecordError):
-    """An archive that ends at least `missing_bytes` too early."""
+    """An archive ends too early."""
 
-    def __init__(self, said: str, missing_bytes: int) -> None:
-        super().__init__(said)
-        self.missing_bytes = missing_bytes
+    def __init__(self, where: str) -> None:
+        super().__init__(f"it ends {where}; copy it again")
 
 
 class Member(NamedTuple):
-    """A file in an archive.
+    """A file in an archive; `start` is the offset of its first header, `offset` of its content.
 
-    Attributes:
-        name: Its path, as bytes.
-        start: Offset of its first header.
-        offset: Offset of its content.
-        owner: The name of the owner.
-        crc32: Checksum of the content if the archive has one, stored as the name of the group.
+    `crc32` is the checksum of the content, if the archive has one as the name of the group.
+    `content` is set for a stream, which cannot be read again.
     """
 
     name: bytes
+    owner: bytes
     start: int
     offset: int
     size_bytes: int
-    owner: bytes
     crc32: int | None
+    content: bytes | None = None
+
+    def read(self, read: Callable[[int, int], Any], max_bytes: int) -> Any:
+        """Read the content; RecordError if it is too large or its checksum is wrong."""
+        if self.size_bytes > max_bytes:
+            raise RecordError(f"{shown(self.name)} {too_large(self.size_bytes, max_bytes)}")
+        content = read(self.offset, self.size_bytes) if self.content is None else self.content
+        if self.crc32 is not None and zlib.crc32(content) != self.crc32:
+            raise RecordError(
+                f"the bytes of {shown(self.name)} differ from those packed (checksum)"
+            )
+        return content
 
 
-def stored_bytes(size_bytes: int) -> int:
-    """Round a length up to whole blocks."""
-    return (size_bytes + BLOCK_BYTES - 1) & -BLOCK_BYTES
+class _Headers:
+    """The headers of an archive: what `tarfile.TarInfo` needs of a `tarfile.TarFile`."""
+
+    encoding, errors = "utf-8", "surrogateescape"
+
+    def __init__(self, read: Callable[[int, int], bytes]) -> None:
+        self._read = read
+        self.at = self.offset = 0  # of the next header
+        self.pax_headers: dict[str, str] = {}
+        self.fileobj, self.is_cut = self, False
+
+    def tell(self) -> int:
+        return self.at
+
+    def read(self, size_bytes: int) -> bytes:
+        if not 0 <= size_bytes <= _MOST_HEADER_BYTES:
+            raise RecordError(f"an extended header of {size_bytes:,} bytes; copy it again")
+        found = self._read(self.at, size_bytes)
+        self.at += len(found)
+        self.is_cut |= len(found) < size_bytes
+        return found
 
 
 def iter_members(
-    read: Callable[[int, int], bytes], start: int = 0, *, has_end: bool = True
+    read: Callable[[int, int], bytes], *, end: int | None = None, has_end: bool = True
 ) -> Iterator[Member]:
-    """Yield the files of an archive, in order; reads concatenated archives to the end.
+    """Yield the files of an archive, in order; read concatenated archives to the end.
 
-    Args:
-        read: Returns up to so many bytes at an offset. Offsets grow.
-        start: The offset of the first header.
-        has_end: Require the end mark; false for a part of an archive.
-
-    Raises:
-        CutShort: It ends too early.
-        RecordError: A header is damaged, or belongs to a link, a device or a sparse file; or a name
-            is empty or leads outside.
+    `read` returns up to so many bytes at an offset. `end` is the size of the archive, if known.
+    `has_end` requires the end mark. RecordError: a header is damaged, or of another kind of file.
     """
-    at, ended = start, False
-    path: bytes | None = None
-    size: int | None = None
-    while block := read(at, BLOCK_BYTES):
-        if len(block) < BLOCK_BYTES:
-            missing = BLOCK_BYTES - len(block)
-            raise CutShort("it ends within a header; copy it again", missing)
-        at += BLOCK_BYTES
-        ended = not block[0] and block == _ZEROS
-        if ended:
-            if path is not None or size is not None:
-                break
-            start = at
+    headers = _Headers(read)
+    ended = False
+    while end is None or headers.offset < end:
+        start = headers.at = headers.offset
+        try:
+            member = tarfile.TarInfo.fromtarfile(headers)  # type: ignore[arg-type]
+        except tarfile.EmptyHeaderError:  # type: ignore[attr-defined]
+            break
+        except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
+            ended, headers.offset = True, start + tarfile.BLOCKSIZE
             continue
-        header = _parsed(block)
-        kind, size_bytes = header.type, header.size
-        if kind in b"xXgLK":
-            if size_bytes > MOST_EXTENSION_BYTES:
-                raise RecordError(
-                    f"an extended header of {size_bytes:,} bytes, expected at most "
-                    f"{MOST_EXTENSION_BYTES:,}; copy it again, or write it without"
-                )
-            content = read(at, size_bytes)
-            if missing := size_bytes - len(content):
-                raise CutShort("it ends within an extended header; copy it again", missing)
-            at += stored_bytes(size_bytes)
-            if kind == b"L":
-                path = content.partition(b"\0")[0]
-            elif kind != b"K":
-                for key, value in _pax_records(content):
-                    if key.startswith(b"GNU.sparse"):
-                        raise RecordError(f"a member is {_REFUSED[b'S']}")
-                    if key in (b"path", b"size") and kind == b"g":
-                        raise RecordError(
-                            "one path or size is given for all members; copy it again"
-                        )
-                    if key == b"path":
-                        path = value
-                    elif key == b"size":
-                        size = _decimal(value)
+        except RecordError:
+            raise
+        except _DAMAGE as error:
+            if headers.is_cut:
+                raise CutShort("within a header") from error
+            raise RecordError(f"a header is damaged ({error}); copy it again") from error
+        ended = False
+        if member.size < 0 or headers.offset <= start:
+            raise RecordError(f"a header has the size {member.size}; copy it again")
+        if member.isdir():
             continue
-        if path is None:
-            path = header.name.encode("utf-8", "surrogateescape")
-        name, path = path, None
-        if size is not None:
-            size_bytes, size = size, None
-        _check_name(name)
-        if kind == b"5" or (kind in b"0\0" and name.endswith(b"/")):
-            size_bytes = 0
-        elif kind in b"0\x007":
-            crc32 = _CRC32.fullmatch(header.gname)
-            owner = header.uname.encode("utf-8", "surrogateescape")
-            yield Member(name, start, at, size_bytes, owner, int(crc32[1], 16) if crc32 else None)
-        else:
-            what = _REFUSED.get(kind, f"of the unknown type {kind!r}; copy it again")
-            raise RecordError(f"the member {shown(name)} is {what}")
-        at += stored_bytes(size_bytes)
-        start = at
-    if path is not None or size is not None:
-        said = "it ends after an extended header, before its member; copy it again"
-        raise CutShort(said, BLOCK_BYTES)
+        name, offset = os.fsencode(member.name), member.offset_data
+        if not member.isfile() or member.issparse():
+            raise RecordError(
+                f"the member {shown(name)} is a link, a device or a sparse file; write the archive "
+                f"with tar's --dereference --hard-dereference, without --sparse"
+            )
+        if end is not None and offset + member.size > end:
+            raise CutShort(f"within the member {shown(name)}")
+        found = _CRC32.fullmatch(member.gname)
+        crc32 = int(found[1], 16) if found else None
+        yield Member(name, os.fsencode(member.uname), start, offset, member.size, crc32)
     if has_end and not ended:
-        said = "it is empty; copy it again" if not at else (
-            "it lacks an end mark, and so may be cut short; copy it again, or, if it is whole, add "
-            "the mark: truncate -s +1024"
-        )  # fmt: skip
-        raise CutShort(said, 2 * BLOCK_BYTES)
-
-
-def write_header(name: bytes, size_bytes: int, *, owner: bytes = b"", crc32: int) -> bytes:
-    """Return a file's header, preceded by another one for a long name; deterministic.
-
-    Args:
-        name: The path, any length.
-        size_bytes: Length of the content that follows, padded with zeros to a whole block.
-        owner: The name of the owner, at most 31 bytes.
-        crc32: Checksum of the content, stored as the name of the group, ``crc32:89abcdef``, since
-            tar lacks a field for it.
-    """
-    block = _block(name[:100], size_bytes, b"0", owner, b"crc32:%08x" % crc32)
-    if len(name) <= 100:
-        return block
-    path = (name + b"\0").ljust(stored_bytes(len(name) + 1), b"\0")
-    return _block(b"././@LongLink", len(name) + 1, b"L", b"", b"") + path + block
-
-
-def _block(name: bytes, size_bytes: int, kind: bytes, owner: bytes, group: bytes) -> bytes:
-    """Return a GNU header, in a sixth of the time of `tarfile.TarInfo.tobuf`."""
-    assert len(owner) < 32
-    large = size_bytes >= 8**11
-    size = b"\x80" + size_bytes.to_bytes(11, "big") if large else b"%011o\0" % size_bytes
-    block = _WRITTEN.pack(name, _MODE_AND_IDS, size, _TIME_AND_BLANKS, kind, _MAGIC, owner, group)
-    return b"%s%06o\0 %s" % (block[:148], sum(block), block[156:])
+        raise CutShort("without an end mark; if it is whole, add the mark, truncate -s +1024, or")
 
 
 def shown(name: bytes) -> str:
     """Quote a name for a message."""
     return repr(name.decode("utf-8", "backslashreplace"))
-
-
-def _parsed(block: bytes) -> tarfile.TarInfo:
-    try:
-        header = tarfile.TarInfo.frombuf(block, "utf-8", "surrogateescape")
-    except tarfile.HeaderError as error:
-        raise RecordError(f"a header is damaged ({error}); copy it again") from None
-    if header.size < 0:
-        raise RecordError(f"a header has the size {header.size}; copy it again")
-    return header
-
-
-def _decimal(text: bytes) -> int:
-    if not text.isdigit() or len(text) > 20:
-        raise RecordError(f"an extended header has the number {shown(text)}; copy it again")
-    return int(text)
-
-
-def _pax_records(content: bytes) -> list[tuple[bytes, bytes]]:
-    """Parse a pax extended header: records of "length key=value" and a line feed."""
-    said = []
-    at = 0
-    while at < len(content) and content[at]:
-        record = _PAX_RECORD.match(content, at)
-        stop = at + int(record[1]) if record else 0
-        if record is None or record.end() >= stop or content[stop - 1 : stop] != b"\n":
-            raise RecordError("an extended header is damaged; copy it again")
-        said.append((record[2], content[record.end() : stop - 1]))
-        at = stop
-    return said
-
-
-def _check_name(name: bytes) -> None:
-    if not name:
-        raise RecordError("a member lacks a name; copy it again")
-    leads_out = name[0] == ord("/") or (b".." in name and b".." in name.split(b"/"))
-    if leads_out or b"\0" in name:
-        raise RecordError(
-            f"the member {shown(name)} has a name that leads elsewhere; do not trust this "
-            f"archive, or write it anew with names below one folder"
-        )

@@ -183,7 +183,7 @@ def packed_config(
         folder: Does not exist; is made.
         tiled: Encode the images anew as tiled JPEG.
     """
-    from penstock.datasets.records.subset import Subset
+    from penstock.datasets.records.views import Subset
     from penstock.datasets.storages.lmdb import LmdbWriter
     from penstock.datasets.writing import write_storage
     from penstock.pipeline.build import open_storage
@@ -348,7 +348,7 @@ class Bench:
 
     def _cutting(self) -> Sampler | None:
         """Make the sampler of the records that are tried, if it cuts batches itself."""
-        from penstock.datasets.records.subset import Subset
+        from penstock.datasets.records.views import Subset
         from penstock.pipeline.build import build_sampler
 
         loader = self.present.loader

@@ -17,12 +17,12 @@ from penstock.core.contracts import (
     Decoder,
     Storage,
     Transform,
+    abilities_of,
 )
 from penstock.core.sample import Record
 from penstock.pipeline.commands.bench.subject import Round
 from penstock.transforms.cpu.stack import Stack
 from penstock.transforms.decode.image import ImageDecoder
-from penstock.transforms.decode.image.decoder import RecordDecoder
 from penstock.transforms.decode.image.pixels import is_pixels
 from penstock.transforms.decode.image.turbojpeg import region_decoder
 
@@ -49,7 +49,7 @@ class Decoding:
 
 def look_at(decoder: Decoder, transform: Transform, records: Sequence[Record]) -> Decoding:
     """Find out from the headers of some records."""
-    if not isinstance(decoder, RecordDecoder):
+    if not isinstance(decoder, ImageDecoder):
         return Decoding("as the decoder does it")
     reason: str | None = "the transform is not a stack"
     if isinstance(transform, Stack):
@@ -74,7 +74,7 @@ def look_at(decoder: Decoder, transform: Transform, records: Sequence[Record]) -
         f"{text}; whole: {whole}" if whole else text,
         parts=parts / max(len(records), 1),
         crops_first=True,
-        by_choice=isinstance(decoder, ImageDecoder) and decoder.region == "whole",
+        by_choice=decoder.region == "whole",
         tiled=tiled / max(len(records), 1),
     )
 
@@ -139,8 +139,8 @@ def floor_of(
     Returns:
         None where there is nothing to compare with.
     """
-    decode = Decoder.of(decoder).whole_image
-    if isinstance(decoder, RecordDecoder):
+    decode = abilities_of(decoder, Decoder).whole_image
+    if isinstance(decoder, ImageDecoder):
         decode = decoder.decode
     if decode is not None:
         works = [work for record in records if (work := _decoding(decode, record)) is not None]

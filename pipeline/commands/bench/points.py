@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from penstock.core.user_errors import Problem
-from penstock.pipeline.config.compose import configure, settings_of
+from penstock.pipeline.config.compose import configure
 from penstock.pipeline.config.errors import ConfigError
+from penstock.pipeline.config.overrides import settings_of
 from penstock.pipeline.config.sweep import configs_of, values_typed
 
 

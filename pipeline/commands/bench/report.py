@@ -89,7 +89,10 @@ def spread_of(rounds: Sequence[Round]) -> float:
 
 def times_of(rounds: Sequence[Round]) -> LoaderTimes:
     """Sum the times of all rounds."""
-    return LoaderTimes(*map(sum, zip(*(each.times for each in rounds), strict=True)))
+    total = LoaderTimes()
+    for each in rounds:
+        total.add(each.times)
+    return total
 
 
 def megabytes(size_bytes: int | None) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.core.contracts import StreamDataset
 from penstock.core.processes import usable_cores
-from penstock.core.ray_cluster import room_for
+from penstock.core.ray_cluster import connected
 from penstock.core.registry import components
 from penstock.datasets.map_dataset import MapDataset
 from penstock.pipeline.build import build_settings, build_transform
@@ -174,7 +174,9 @@ def cluster_of(settings: LoaderSettings) -> tuple[int, str]:
         return 0, _NO_CLUSTER
     takes = {name: amount for name, amount in (settings.resources or {}).items() if amount}
     try:
-        return room_for(takes or {"CPU": 1}, "loader=ray"), ""
+        free = connected().available_resources()
+        takes = takes or {"CPU": 1}
+        return int(min(free.get(name, 0) // amount for name, amount in takes.items())), ""
     except FAILURES as error:
         return 0, last_line(error)
 

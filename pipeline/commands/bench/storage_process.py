@@ -6,13 +6,15 @@ import os
 import pickle
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
+from multiprocessing import get_context
 
 import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Storage
-from penstock.core.processes import ProcessEndedError, call_in_process
 from penstock.core.sample import BadRecord
 from penstock.core.user_errors import is_explained
 from penstock.pipeline.commands.bench.memory import own_bytes
@@ -50,7 +52,7 @@ class Measured:
 
 def open_some(make: Callable[[], Storage], rows: NDArray[np.int64]) -> Storage:
     """Open the records `rows`, int64 [n], of the storage that `make` opens."""
-    from penstock.datasets.records.subset import Subset
+    from penstock.datasets.records.views import Subset
 
     return Subset(make(), rows)
 
@@ -77,9 +79,10 @@ def measure(
         MeasureError: The storage cannot be opened or read, or the process died.
     """
     try:
-        answer = call_in_process(_answer, storage, imports, cache, seconds, seed)
-    except ProcessEndedError as error:
-        raise MeasureError(f"its process ended ({error})") from None
+        with ProcessPoolExecutor(1, get_context("spawn")) as pool:
+            answer = pool.submit(_answer, storage, imports, cache, seconds, seed).result()
+    except BrokenProcessPool:
+        raise MeasureError("its process ended") from None
     if isinstance(answer, str):
         raise MeasureError(answer)
     assert isinstance(answer, Measured)

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.contracts import Decoder, Storage
+from penstock.core.contracts import Decoder, Storage, abilities_of
 from penstock.core.files import own_folder
 from penstock.core.record_codec import record_checksum
 from penstock.core.registry import components, find, option_node
 from penstock.core.sample import PendingImage
 from penstock.core.user_errors import is_explained
-from penstock.datasets.records.subset import Subset
+from penstock.datasets.records.views import Subset
 from penstock.datasets.writing import Recode, write_storage
 from penstock.pipeline.build import build_settings, open_storage, storage_opener
 from penstock.pipeline.commands.bench.decoding import some_records
@@ -204,7 +204,7 @@ def pack_form(
         form.why = f"no storage named {name!r} is registered, by which it could be read"
         return form
     make: Callable[..., Any] = storage.target
-    arguments = dict(writer.storage_arguments)
+    arguments: dict[str, Any] = {}
     cache_bytes = option_node(storage).get("cache_bytes")
     if share < 1 and isinstance(cache_bytes, int):
         arguments["cache_bytes"] = int(cache_bytes * share)
@@ -414,7 +414,7 @@ def decoding_us(config: dict[str, Any], source: Storage) -> float | None:
     if node is None or not records:
         return None
     decode: Decoder = build(node)
-    if Decoder.of(decode).unchanged:
+    if abilities_of(decode, Decoder).unchanged:
         return None
     try:
         decode(records[0])

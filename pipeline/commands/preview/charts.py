@@ -22,7 +22,7 @@ from penstock.pipeline.pictures.fields import (
     shortened,
 )  # fmt: skip
 from penstock.pipeline.pictures.picture import blank_figure, channels_last, points_of
-from penstock.transforms.decode.image.files import read_header
+from penstock.transforms.decode.image.header import read_header
 
 WIDTH = 440
 _COLOURS = ("#4477aa", "#ee7733")

@@ -15,17 +15,16 @@ from numpy.typing import NDArray
 
 from penstock.core.contracts import (
     BatchTransform,
-    BatchTransformCapabilities,
     Dataset,
     StreamDataset,
-    capabilities_of,
+    abilities_of,
 )
 from penstock.core.sample import CUT_TOKENS, BadSample, Batch, Sample
 from penstock.pipeline.build import build_dataset, build_device_transforms
+from penstock.pipeline.commands.digest import batch_digest
 from penstock.pipeline.instantiate import build
 from penstock.pipeline.learning.inputs import describe_inputs
 from penstock.pipeline.loader.contract import mapped, to_tensor
-from penstock.pipeline.loader.digest import batch_digest
 from penstock.pipeline.pictures.batch import as_bytes, filled, is_float, level_of, rows_of
 
 Split = Literal["train", "val"]
@@ -154,9 +153,9 @@ def look(config: dict[str, Any], split: Split, dataset: Any, sampler: Any, optio
     transforms = build_device_transforms(config, split)
     group = lcm(
         1 if sampler is None else sampler.group,
-        *(capabilities_of(t, BatchTransformCapabilities).group for t in transforms),
+        *(abilities_of(t, BatchTransform).group for t in transforms),
     )
-    steps = DeviceSteps(dataset.collate or build(config["collate"]), transforms, group=group)
+    steps = DeviceSteps(build(config["collate"]), transforms, group=group)
     if isinstance(dataset, Dataset):
         dataset = dataset.drawing_from(sampler)
     read = _reader(split, dataset, sampler, options.samples, group)
@@ -164,9 +163,6 @@ def look(config: dict[str, Any], split: Split, dataset: Any, sampler: Any, optio
     unchanged = {**config["augment"], "train": {}, "eval": {}}
     plain = build_dataset({**config, "augment": unchanged}, split)
     originals = read(plain, 0)
-    own = plain.collate
-    if own is not None:  # items are nothing before they are a batch
-        originals = DeviceSteps(own, ())(originals, 0)
     epochs = [
         steps(read(dataset, epoch), epoch)[shown]
         for epoch in range(1 if split == "val" else options.epochs)

@@ -24,7 +24,7 @@ from penstock.pipeline.pictures.fields import (
 )  # fmt: skip
 from penstock.pipeline.pictures.page import HTML_MARK, Picture, as_png, draw_sheet, write_page
 from penstock.pipeline.pictures.picture import PointNames, Row, draw_cell, rendered
-from penstock.pipeline.samplers.sequential import SequentialSampler
+from penstock.pipeline.samplers.random import SequentialSampler
 from penstock.pipeline.training.output import check_output, write_output
 
 if TYPE_CHECKING:

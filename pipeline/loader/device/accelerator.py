@@ -6,14 +6,11 @@ import logging
 import mmap
 import os
 import sys
-from bisect import bisect_right
 from contextlib import suppress
-from itertools import count
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakValueDictionary
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
 _logger = logging.getLogger(__name__)
 _AT_ONCE = ("cpu", "meta", "mps")
@@ -23,16 +20,11 @@ _AT_ONCE = ("cpu", "meta", "mps")
 class Accelerator:
     """A device that computes beside the host, in streams.
 
-    Args:
-        device: The device; without an index, the current one of its kind.
-
     Attributes:
-        device: The device, with its index.
+        device: The device, with its index; the current one of its kind if none was given.
     """
 
     def __init__(self, device: torch.device) -> None:
-        import torch
-
         index = device.index
         if index is None:
             index = torch.accelerator.current_device_index()
@@ -45,38 +37,26 @@ class Accelerator:
 
     def stream(self) -> Any:
         """Make a stream."""
-        import torch
-
         return torch.Stream(device=self.device)
 
     def current_stream(self) -> Any:
         """Return the stream that the calling thread computes in."""
-        import torch
-
         return torch.accelerator.current_stream(self.device)
 
     def event(self) -> Any:
         """Make an event that tells time."""
-        import torch
-
         return torch.Event(device=self.device, enable_timing=True)
 
     def empty(self, size_bytes: int) -> torch.Tensor:
         """Allocate device memory, uint8 [size_bytes], for the current stream."""
-        import torch
-
         return torch.empty(size_bytes, dtype=torch.uint8, device=self.device)
 
     def pinned(self, size_bytes: int) -> torch.Tensor:
         """Allocate page-locked memory of torch's own, uint8 [size_bytes]."""
-        import torch
-
         return torch.empty(size_bytes, dtype=torch.uint8, pin_memory=True)
 
     def register(self, address: int, size_bytes: int) -> bool:
         """Page-lock memory of this process; return whether that succeeded."""
-        import torch
-
         if self.device.type != "cuda":
             return False
         runtime: Any = torch.cuda.cudart()
@@ -89,8 +69,6 @@ class Accelerator:
 
     def unregister(self, address: int) -> None:
         """Take the page lock off memory that was registered."""
-        import torch
-
         runtime: Any = torch.cuda.cudart()
         runtime.cudaHostUnregister(address)
 
@@ -101,11 +79,8 @@ class PageLock:
     If page-locking fails, memory is still mapped, and batches are copied from it through
     page-locked memory of torch's.
 
-    Args:
-        accelerator: The accelerator that reads the memory.
-
     Attributes:
-        device: Its device.
+        device: Device of the accelerator that reads the memory.
     """
 
     def __init__(self, accelerator: Accelerator) -> None:
@@ -113,9 +88,6 @@ class PageLock:
         self._accelerator = accelerator
         self._maps: WeakValueDictionary[int, LockedMap] = WeakValueDictionary()
         self._has_failed = False
-        self._versions = count(1)
-        self._version = 0
-        self._starts: tuple[int, list[int]] = 0, []
 
     def map(self, descriptor: int, size_bytes: int, **options: Any) -> mmap.mmap:
         """Map memory as `mmap.mmap` does, and page-lock it until its last view is gone."""
@@ -124,7 +96,6 @@ class PageLock:
             mapped.lock(self._accelerator)
         if mapped.address:
             self._maps[mapped.address] = mapped
-            self._version = next(self._versions)
         elif not self._has_failed:
             self._has_failed = True
             _logger.info("loader: memory is not page-locked in place; batches are copied once more")
@@ -135,16 +106,9 @@ class PageLock:
         """Bytes that are page-locked."""
         return sum(map(len, self._live()))
 
-    def find(self, address: int) -> LockedMap | None:
-        """Return the page-locked memory that contains an address, or None."""
-        version = self._version
-        if self._starts[0] != version:
-            self._starts = version, sorted(mapped.address for mapped in self._live())
-        starts = self._starts[1]
-        place = bisect_right(starts, address) - 1
-        mapped = self._maps.get(starts[place]) if place >= 0 else None
-        is_inside = mapped is not None and address < mapped.address + len(mapped)
-        return mapped if is_inside else None
+    def has(self, address: int) -> bool:
+        """Whether page-locked memory contains an address."""
+        return any(each.address <= address < each.address + len(each) for each in self._live())
 
     def _live(self) -> list[LockedMap]:
         """Return the maps that are viewed, while other threads make some."""
@@ -162,8 +126,6 @@ class LockedMap(mmap.mmap):
 
     def lock(self, accelerator: Accelerator) -> None:
         """Page-lock the memory, if that is possible."""
-        import torch
-
         address = torch.frombuffer(self, dtype=torch.uint8).data_ptr()
         if accelerator.register(address, len(self)):
             self.address, self._accelerator, self._pid = address, accelerator, os.getpid()

@@ -31,7 +31,6 @@ class DeviceQueue:
 
     Args:
         loader: Yields dicts of tensors; has `state_dict`, `load_state_dict`, `set_epoch`, `len`.
-        device: Where batches go.
         transforms: Applied in order on the device, in the stream of the consumer.
         depth: Batches that are copied ahead of the device at most.
         accelerator: Stands for the device; None: torch's.
@@ -118,8 +117,7 @@ class DeviceQueue:
 
     def _drawn(self, host: Batch) -> _Drawn:
         """Draw on the host for all transforms; the draws travel with the batch."""
-        draws = host_draws(self.transforms, host)
-        return host, mapped(draws, to_tensor)
+        return host, mapped(host_draws(self.transforms, host), to_tensor)
 
     def _changed(self, drawn: _Drawn) -> Batch:
         batch = apply_steps(self.transforms, *drawn)
@@ -164,31 +162,22 @@ class DeviceQueue:
     def _copy_ended(self, seconds: float) -> None:
         self.copy_s += seconds
         if self._stats is not None:
-            self._stats.copy_s += seconds
+            self._stats.copy += seconds
 
 
 def _count_valid(batch: Batch) -> int:
     """Count the valid rows; without a ``valid`` field all rows count."""
     if "valid" in batch:
-        valid = batch["valid"]
-        if valid.device.type != "cpu":
-            return int(valid.count_nonzero())
         # NumPy keeps the interpreter's lock for that; torch gives it up, and waits to get it back.
-        return int(np.count_nonzero(valid.numpy()))
+        return int(np.count_nonzero(batch["valid"].cpu().numpy()))
     return next((len(value) for value in batch.values() if isinstance(value, Sized)), 0)
 
 
 def _sizes_of(batch: Batch) -> set[tuple[int, int]]:
-    """Return the heights and widths of the images of a batch; none if they are padded."""
-    images = batch.get("image")
-    if isinstance(images, torch.Tensor):
-        images = [] if images.is_nested or images.ndim < 4 else [*images[:1]]
-    if not isinstance(images, list) or "image_lengths" in batch:
+    """Return the height and width of the images of a batch; none if they are padded or a list."""
+    image = None if "image_lengths" in batch else batch.get("image")
+    if not isinstance(image, torch.Tensor) or image.is_nested or image.ndim < 4:
         return set()
-    sizes = set()
-    for image in images:
-        if isinstance(image, torch.Tensor) and image.ndim > 2:
-            last = image.shape[-1] in (1, 3, 4)
-            high, wide = image.shape[-3:-1] if last else image.shape[-2:]
-            sizes.add((high, wide))
-    return sizes
+    last = image.shape[-1] in (1, 3, 4)
+    high, wide = image.shape[-3:-1] if last else image.shape[-2:]
+    return {(high, wide)}

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from penstock.core.contracts import Callback, CallbackCapabilities
+from penstock.core.contracts import Callback
 from penstock.core.registry import register
 
 
@@ -22,7 +22,8 @@ class EarlyStopping(Callback):
         min_delta: By how much a better one must be better, in the figure's own scale.
     """
 
-    capabilities = CallbackCapabilities(watches=True, limits=("patience",))
+    watches = True
+    limits = ("patience",)
 
     def __init__(
         self,

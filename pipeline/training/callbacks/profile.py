@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge
 
-from penstock.core.contracts import Callback, CallbackCapabilities
+from penstock.core.contracts import Callback
 from penstock.core.registry import register
 
 _log = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ class Profile(Callback):
         stack: Record the lines of Python that called an operator.
     """
 
-    capabilities = CallbackCapabilities(watches=True)
+    watches = True
 
     def __init__(
         self,

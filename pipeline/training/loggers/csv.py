@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from penstock.core.contracts import Logger
 from penstock.core.files import whole_file
 from penstock.core.registry import register
 
@@ -16,7 +17,7 @@ _log = logging.getLogger(__name__)
 
 
 @register("logger", "csv")
-class CsvLogger:
+class CsvLogger(Logger):
     """Figures as CSV files: ``metrics.csv``, and ``timings.csv`` for what a clock measured.
 
     Equal runs give equal bytes in ``metrics.csv``, also when they were killed and resumed.

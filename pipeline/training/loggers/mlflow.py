@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.contracts import LoggerCapabilities
+from penstock.core.contracts import Logger
 from penstock.core.registry import register
 from penstock.datasets.files.passwords import masked
 
@@ -27,7 +27,7 @@ _PARAMETERS_AT_ONCE = 100
 
 
 @register("logger", "mlflow")
-class MlflowLogger:
+class MlflowLogger(Logger):
     """Figures in a run of MLflow: at a tracking server, or in MLflow's store on this machine.
 
     Args:
@@ -40,6 +40,9 @@ class MlflowLogger:
     Raises:
         ValueError: The package is missing, or the server does not answer.
     """
+
+    remote = True
+    draws = True
 
     def __init__(
         self,
@@ -70,14 +73,8 @@ class MlflowLogger:
         except Exception as error:  # each store raises errors of its own
             raise ValueError(self._refused(error)) from error
 
-    @property
-    def capabilities(self) -> LoggerCapabilities:
-        """It is remote, opens a run, tells of one that failed, and takes pictures."""
-        return LoggerCapabilities(
-            remote=True, begin=self._begin, failed=self._failed, picture=self._picture
-        )
-
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Open the run, or continue the checkpoint's run."""
         try:
             if self._run is None:
                 self._run = self._new_run()
@@ -122,7 +119,8 @@ class MlflowLogger:
         metrics = [Metric(_key(name), float(value), now, step) for name, value in values.items()]
         self._client.log_batch(self._run, metrics=metrics)
 
-    def _picture(self, step: int, name: str, picture: NDArray[np.uint8]) -> None:
+    def picture(self, step: int, name: str, picture: NDArray[np.uint8]) -> None:
+        """Log a picture of a step, uint8 [H, W, 3], RGB."""
         self._client.log_image(self._run, picture, key=_key(name), step=step)
 
     def state_dict(self) -> dict[str, Any]:
@@ -142,7 +140,8 @@ class MlflowLogger:
         self._run = str(state["run"])
         self._last_step = max((each.step for each in history), default=-1)
 
-    def _failed(self) -> None:
+    def failed(self) -> None:
+        """Mark the run as failed."""
         self._status = "FAILED"
 
     def close(self) -> None:

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
-from penstock.core.contracts import LoggerCapabilities
+from penstock.core.contracts import Logger
 from penstock.core.registry import register
 
 
 @register("logger", "prometheus")
-class PrometheusLogger:
+class PrometheusLogger(Logger):
     """Newest figures as gauges at ``http://HOST:PORT/metrics``, while the run goes.
 
     A name begins with ``penstock_``, and what is no letter and no digit is ``_``: ``train/loss``
@@ -44,12 +44,8 @@ class PrometheusLogger:
         self._port, self._host = port, host
         self._serving: tuple[Any, Any] | None = None
 
-    @property
-    def capabilities(self) -> LoggerCapabilities:
-        """It begins to answer before training."""
-        return LoggerCapabilities(begin=self._begin)
-
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Begin to answer, before training."""
         try:
             self._serving = self._library.start_http_server(
                 self._port, self._host, registry=self._registry

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.contracts import LoggerCapabilities
+from penstock.core.contracts import Logger
 from penstock.core.registry import register
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @register("logger", "tensorboard")
-class TensorBoardLogger:
+class TensorBoardLogger(Logger):
     """Figures as TensorBoard events, in the run's ``tensorboard`` folder.
 
     Args:
@@ -23,6 +23,8 @@ class TensorBoardLogger:
     Raises:
         ValueError: TensorBoard is not installed.
     """
+
+    draws = True
 
     def __init__(self, *, run_dir: Path) -> None:
         try:
@@ -37,18 +39,14 @@ class TensorBoardLogger:
         self._purge_step: int | None = None
         self._last_step = -1
 
-    @property
-    def capabilities(self) -> LoggerCapabilities:
-        """It takes pictures."""
-        return LoggerCapabilities(picture=self._picture)
-
     def log(self, step: int, values: dict[str, float]) -> None:
         """Add one scalar for every value."""
         for name, value in values.items():
             self._opened().add_scalar(name, value, step)
         self._last_step = step
 
-    def _picture(self, step: int, name: str, picture: NDArray[np.uint8]) -> None:
+    def picture(self, step: int, name: str, picture: NDArray[np.uint8]) -> None:
+        """Log a picture of a step, uint8 [H, W, 3], RGB."""
         self._opened().add_image(name, picture, step, dataformats="HWC")
 
     def _opened(self) -> Any:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.core.contracts import LoggerCapabilities
+from penstock.core.contracts import Logger
 from penstock.core.registry import register
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _HERE = ("offline", "dryrun", "disabled")
 
 
 @register("logger", "wandb")
-class WandbLogger:
+class WandbLogger(Logger):
     """Figures at Weights & Biases, or in the run's folder ``wandb`` with WANDB_MODE=offline.
 
     Args:
@@ -35,6 +35,9 @@ class WandbLogger:
     Raises:
         ValueError: The package is missing, nobody is logged in, or the server refuses the key.
     """
+
+    remote = True
+    draws = True
 
     def __init__(
         self,
@@ -65,14 +68,8 @@ class WandbLogger:
         if not known:
             raise _refused("nobody is logged in", "type wandb login")
 
-    @property
-    def capabilities(self) -> LoggerCapabilities:
-        """It is remote, opens a run, tells of one that failed, and takes pictures."""
-        return LoggerCapabilities(
-            remote=True, begin=self._begin, failed=self._failed, picture=self._picture
-        )
-
-    def _begin(self) -> None:
+    def begin(self) -> None:
+        """Open the run, or continue the checkpoint's run."""
         import wandb
 
         named = self._config.get("run") or {}
@@ -99,7 +96,8 @@ class WandbLogger:
         if step >= self._run.step:
             self._run.log(values, step=step)
 
-    def _picture(self, step: int, name: str, picture: NDArray[np.uint8]) -> None:
+    def picture(self, step: int, name: str, picture: NDArray[np.uint8]) -> None:
+        """Log a picture of a step, uint8 [H, W, 3], RGB."""
         import wandb
 
         if step >= self._run.step:
@@ -113,7 +111,8 @@ class WandbLogger:
         """Go on in the run of a checkpoint."""
         self._id = str(state["id"])
 
-    def _failed(self) -> None:
+    def failed(self) -> None:
+        """Mark the run as failed."""
         self._exit_code = 1
 
     def close(self) -> None:

@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import logging
 import os
+import pickle
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from penstock.datasets.caches import disk
 from penstock.datasets.caches.disk import open_disk_cache
 from penstock.datasets.storages.csv import CsvStorage
 from penstock.transforms.decode.image import ImageDecoder
-from tests.cached_records import BAD, EXPECTED, Records
+from tests.cached_records import (
+    BAD,
+    EXPECTED,
+    Numbered,
+    Records,
+    counted_read,
+)
 from tests.contracts.storage import check_storage, summary
 from tests.memory_storage import MemoryStorage
 from tests.photographs import photograph
@@ -28,11 +39,6 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "caches"
 
 
-def closed(cache) -> None:
-    """As at the end of a run."""
-    cache.store.close()
-
-
 def same_as_source(cache) -> bool:
     return summary(cache.read(EVERY)) == summary(Records().read(EVERY))
 
@@ -43,15 +49,21 @@ def filled(folder: Path, **arguments):
     return cache
 
 
+def file_of_an_earlier_run(folder: Path) -> Path:
+    filled(folder).store.close()
+    (path,) = folder.glob("*.records")
+    return path
+
+
 def test_it_is_the_storage_that_it_wraps(folder):
     check_storage(lambda: open_disk_cache(Records(), path=str(folder)), EXPECTED)
 
 
 def test_a_later_run_hits_what_an_earlier_one_read(folder):
-    closed(filled(folder))
+    file_of_an_earlier_run(folder)
     storage = Records()
     cache = open_disk_cache(storage, path=str(folder))
-    records = cache.read(EVERY)
+    records = counted_read(cache, EVERY)
     assert (records.hits, records.misses, records.damaged) == (11, 1, 0)
     assert storage.reads == [[BAD]]
     assert summary(records) == summary(Records().read(EVERY))
@@ -68,43 +80,26 @@ def test_images_of_another_place_are_another_cache(folder, tmp_path):
         storage = CsvStorage(str(tmp_path / "table.csv"), root=str(tmp_path / place))
         cache = open_disk_cache(storage, path=str(folder))
         found.append(cache.read(np.array([0]))[0].fields["image"])
-        closed(cache)
+        cache.store.close()
     assert found == [b"v1v1v1v1", b"v2v2v2v2"]
 
 
-def test_a_record_of_thousands_of_arrays(folder):
-    rows = [np.arange(n % 5) for n in range(3000)]
-    cache = open_disk_cache(MemoryStorage([{"rows": rows}]), path=str(folder))
-    _, again = cache.read(np.array([0])), cache.read(np.array([0]))
-    assert (again.hits, again.damaged) == (1, 0)
-    assert all(map(np.array_equal, again[0].fields["rows"], rows))
-
-
-def test_other_data_other_decoding_and_another_place_are_other_caches(folder):
-    class Elsewhere(Records):
-        def __str__(self) -> str:
-            return "memory elsewhere"
-
-    filled(folder)
+def test_each_way_of_decoding_that_matters_is_another_cache(folder):
     image = {"image": photograph(40, 50), "label": 1}
     storage = MemoryStorage([image])
-    caches = [open_disk_cache(Elsewhere(), path=str(folder))]
+    caches = [filled(folder)]
     for decode in (ImageDecoder(), ImageDecoder(mode="L"), ImageDecoder(orientation="ignore")):
         caches.append(open_disk_cache(storage, path=str(folder), decode=decode, what="decoded"))
         caches.append(open_disk_cache(storage, path=str(folder), decode=decode))
-    names = [cache.store.path for cache in caches]
-    assert len(set(names)) == 5, "decoding matters where pixels are kept, and only there"
-    for cache in caches:
-        assert cache.read(np.array([0])).hits == (cache is not caches[0] and cache in caches[4::2])
-    grey = caches[3].read(np.array([0]))
-    assert grey.hits == 1
-    assert grey[0].fields["image"].shape == (40, 50, 1)
+    assert len({cache.store.path for cache in caches}) == 5
+    counted_read(caches[3], np.array([0]))
+    grey = counted_read(caches[3], np.array([0]))
+    assert grey.hits == 1 and grey[0].fields["image"].shape == (40, 50, 1)
     assert np.array_equal(grey[0].fields["image"], ImageDecoder(mode="L").decode(image["image"]))
 
 
 def test_every_flipped_byte_is_found(folder):
-    closed(filled(folder))
-    (path,) = folder.glob("*.records")
+    path = file_of_an_earlier_run(folder)
     whole = path.read_bytes()
     rng = np.random.default_rng(0)
     noticed = 0
@@ -114,17 +109,14 @@ def test_every_flipped_byte_is_found(folder):
         path.unlink(missing_ok=True)  # what others have open stays as it is
         path.write_bytes(damaged)
         cache = open_disk_cache(Records(), path=str(folder))
-        noticed += cache.read(EVERY).damaged
-        assert same_as_source(cache), at
-        assert same_as_source(cache), at
-        closed(cache)
+        noticed += counted_read(cache, EVERY).damaged
+        assert same_as_source(cache) and same_as_source(cache), at
+        cache.store.close()
     assert noticed > 10
 
 
 def test_what_is_damaged_is_dropped_counted_said_once_and_kept_anew(folder, caplog):
-    closed(filled(folder))
-    (path,) = folder.glob("*.records")
-    with open(path, "r+b") as file:
+    with open(file_of_an_earlier_run(folder), "r+b") as file:
         places = np.frombuffer(file.read(8 * 12), np.int64).copy()
         for record in range(7):
             if places[record]:
@@ -135,41 +127,35 @@ def test_what_is_damaged_is_dropped_counted_said_once_and_kept_anew(folder, capl
         file.write(places.tobytes())
     cache = open_disk_cache(Records(), path=str(folder))
     with caplog.at_level(logging.WARNING):
-        records = cache.read(EVERY)
+        records = counted_read(cache, EVERY)
     assert records.damaged == 7, "six, and one that is another record's"
     assert records.misses == records.damaged + 2
     assert caplog.text.count("damaged entry") == 1
     assert summary(records) == summary(Records().read(EVERY))
-    assert cache.read(EVERY).hits == 11
+    assert counted_read(cache, EVERY).hits == 11
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
 def test_a_file_cut_short_gives_misses_and_never_a_signal(folder, share):
-    for is_open in (True, False):
-        shutil.rmtree(folder, ignore_errors=True)
-        cache = filled(folder)
-        if not is_open:
-            closed(cache)
-        (path,) = folder.glob("*.records")
-        os.truncate(path, int(share * path.stat().st_size))
-        if not is_open:
-            cache = open_disk_cache(Records(), path=str(folder))
-        assert same_as_source(cache)
-        assert same_as_source(cache)
+    cache = filled(folder)
+    os.truncate(cache.store.path, int(share * os.path.getsize(cache.store.path)))
+    assert same_as_source(cache) and same_as_source(cache)
+    cache.store.close()
+    assert same_as_source(cache)
 
 
-def test_a_full_disk_ends_admission_with_one_warning(folder, caplog):
+def test_a_full_disk_ends_admission_with_one_warning(folder):
     code = (
         "import resource, signal, sys, logging, numpy as np; logging.basicConfig();"
         "from penstock.datasets.caches.disk import open_disk_cache;"
-        "from tests.cached_records import Records;"
+        "from tests.cached_records import Records, counted_read;"
         "from tests.contracts.storage import summary;"
         "signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "cache = open_disk_cache(Records(), path=sys.argv[1]); every = np.arange(12);"
         "cache.read(every[:2]);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000));"
         "same = [summary(cache.read(every)) == summary(Records().read(every)) for _ in range(5)];"
-        "print(same, cache.read(every).hits)"
+        "print(same, counted_read(cache, every).hits)"
     )
     done = subprocess.run(
         [sys.executable, "-c", code, str(folder)],
@@ -177,14 +163,62 @@ def test_a_full_disk_ends_admission_with_one_warning(folder, caplog):
     )  # fmt: skip
     assert done.stdout.startswith("[True, True, True, True, True] "), done.stderr
     assert int(done.stdout.split()[-1]) < 11
-    assert done.stderr.count("nothing more is admitted") == 1, done.stderr
+    assert done.stderr.count("nothing more is stored") == 1, done.stderr
     assert done.stderr.count("WARNING") == 1, done.stderr
 
 
-def test_a_folder_that_cannot_be_used_is_said_in_a_line(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("x")
-    for path in (file, file / "below", Path("/proc/nowhere")):
-        with pytest.raises(ValueError, match=r"^dataset\.cache\.path: .* cannot be") as caught:
-            open_disk_cache(Records(), path=str(path))
-        assert "\n" not in str(caught.value)
+@pytest.mark.parametrize("given", [True, False])
+def test_a_cache_folder_that_cannot_be_written_turns_it_off(given, monkeypatch, caplog, folder):
+    def refuse(self: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(disk.DiskStore, "open", refuse)
+    storage = Records()
+    assert open_disk_cache(storage, path=str(folder) if given else None) is storage
+    assert "dataset/cache=disk is off" in caplog.text
+
+
+def test_it_keeps_its_limit(folder):
+    storage = Numbered(0)
+    cache = open_disk_cache(storage, path=str(folder), max_bytes="1MB")
+    for _ in range(2):
+        records = counted_read(cache, np.arange(20))
+        assert summary(records) == summary(storage.read(np.arange(20)))
+    assert 10 < records.hits < 20
+    assert sum(path.stat().st_size for path in folder.glob("*")) <= 1_000_000
+
+
+def test_a_cache_that_was_deleted_by_hand_is_made_again(folder):
+    cache = filled(folder)
+    shutil.rmtree(folder)
+    assert same_as_source(cache)
+    assert counted_read(filled(folder), EVERY).hits == 11
+
+
+def test_it_needs_no_lock(folder, monkeypatch):
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "lockf", refuse)
+    file_of_an_earlier_run(folder)
+    assert counted_read(filled(folder), EVERY).hits == 11
+
+
+def test_it_leaves_a_tenth_of_the_disk_free(folder, monkeypatch, caplog):
+    free = [500]
+    usage = lambda path: SimpleNamespace(total=1000, free=100 + free[0])  # noqa: E731
+    monkeypatch.setattr(disk.shutil, "disk_usage", usage)
+    cache = open_disk_cache(Records(), path=str(folder))
+    assert same_as_source(cache) and same_as_source(cache)
+    assert counted_read(cache, EVERY).hits == 0, "the records are larger than the room"
+    assert caplog.text.count("of the disk is free") == 1
+    free[0] = 10**9
+    assert counted_read(filled(folder), EVERY).hits == 11
+
+
+def test_workers_read_on_when_the_folder_is_lost(folder):
+    copy = pickle.dumps(filled(folder))
+    shutil.rmtree(folder)
+    folder.write_text("in the way")
+    assert same_as_source(pickle.loads(copy))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from penstock import build_loader, compose
@@ -61,17 +60,6 @@ def test_half_of_the_data_hits_half_of_the_time_from_the_second_epoch_on(shards,
     assert later[0] == pytest.approx(0.48, abs=0.03)
 
 
-@pytest.mark.parametrize("cache", CACHES)
-def test_of_uneven_uses_it_keeps_the_records_that_are_drawn_most(shards, cache, tmp_path):
-    weights = np.exp(np.random.default_rng(0).normal(0, 1, COUNT))
-    np.save(tmp_path / "weights.npy", weights)
-    drawn = ["sampler=weighted", f"sampler.weights={tmp_path}/weights.npy"]
-    shares = hits_of(given(shards, *drawn, *CACHES[cache]), 10)
-    best = np.sort(weights)[-int(0.48 * COUNT):].sum() / weights.sum()  # fmt: skip
-    assert np.mean(shares[4:]) == pytest.approx(best, abs=0.04)
-    assert best > 0.8, "those that come first hit 0.75"
-
-
 def test_ranks_of_a_machine_share_what_lies_on_its_disk(shards, monkeypatch):
     with object_store(monkeypatch.setenv) as store:
         config = given(store.put(shards, "ranks"))
@@ -87,17 +75,3 @@ def test_ranks_of_a_machine_share_what_lies_on_its_disk(shards, monkeypatch):
             loader.close()
     assert requests[0] >= COUNT / 2, "neighbours are asked for at once"
     assert requests[1] == 0, "each rank has other records than before, and asks for none"
-
-
-def test_once_the_index_is_known_the_first_batch_asks_for_its_records_alone(shards, monkeypatch):
-    with object_store(monkeypatch.setenv) as store:
-        config = given(store.put(shards, "first"), "dataset/cache=none")
-        build_loader(config, "train").close()
-        before = len(store.requests)
-        with build_loader(config, "train") as loader:
-            known = len(store.requests)
-            next(iter(loader))
-            first = store.requests[known:]
-    assert known - before <= 4, "what is there, and whether it has changed"
-    assert 0 < len(first) <= 8, "side by side: a round trip"
-    assert all(method == "GET" and key.endswith(".tar") for method, key in first)

@@ -1,7 +1,5 @@
 """LMDB files, our own and as others lay them out."""
 
-import os
-
 import lmdb
 import numpy as np
 
@@ -43,16 +41,17 @@ def images(n, seed=0):
 
 def foreign(path, items, **options):
     env = lmdb.open(str(path), map_size=1 << 26, **options)
-    database = env.open_db(b"inner") if options.get("max_dbs") else None
     with env.begin(write=True) as transaction:
         for key, value in items.items():
-            transaction.put(key, value, db=database)
+            transaction.put(key, value)
     env.close()
     return str(path)
 
 
-def data_of(path):
-    return os.path.join(path, "data.mdb")
+def packed_file(path):
+    """The only file of packed records."""
+    [file] = path.glob("*.lmdb")
+    return file
 
 
 def read_all(storage):

@@ -23,13 +23,7 @@ _TYPES = {"postgresql": {"BLOB": "bytea", "JSON": "jsonb"}, "mariadb": {"BLOB": 
 
 @dataclass(frozen=True)
 class Server:
-    """A server, and a database in it that is the test's own.
-
-    Attributes:
-        name: ``postgresql`` or ``mariadb``.
-        url: The database's, without a driver.
-        root: Connections that may do anything.
-    """
+    """A server, and a database in it that is the test's own."""
 
     name: str
     url: str

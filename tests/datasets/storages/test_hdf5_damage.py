@@ -10,13 +10,12 @@ import numpy as np
 import pytest
 
 from penstock.core.sample import BadRecord
-from penstock.datasets.storages.hdf5 import Hdf5Storage, samples
+from penstock.datasets.storages.hdf5 import Hdf5Storage
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import read_all
 from tests.datasets.storages.hdf5_files import (
     FILES,
     IMAGES,
-    LABELS,
     PIECES,
     message,
     write,
@@ -47,22 +46,6 @@ def test_damage_in_a_chunk_is_a_bad_record(tmp_path):
         assert np.array_equal(storage.take(np.array([0, 10]), ("image",))["image"], IMAGES[[0, 10]])
 
 
-def test_damage_in_the_heap_is_a_bad_record(tmp_path):
-    with h5py.File(tmp_path / "a.h5", "w") as file:
-        write_lists(file, "image", FILES)
-    content = (tmp_path / "a.h5").read_bytes()
-    at = content.index(b"GCOL")
-    for place in (at, at + 4, at + 16):
-        damaged = bytearray(content)
-        damaged[place] ^= 0x55
-        (tmp_path / "a.h5").write_bytes(damaged)
-        storage = Hdf5Storage(str(tmp_path / "a.h5"))
-        records = storage.read(np.arange(11))
-        assert any(isinstance(record, BadRecord) for record in records)
-        for i, record in enumerate(records):
-            assert isinstance(record, BadRecord) or record.fields["image"] == FILES[i]
-
-
 def zero_the_heap(path, whole, start):
     damaged = bytearray(whole)
     damaged[start + 16 : start + 16 + 200] = bytes(200)
@@ -87,17 +70,6 @@ def test_zeros_in_the_heap_do_not_hang(tmp_path, pieces):
         zero_the_heap(path, whole, start)
         pickle.loads(pickle.dumps(storage)).read(np.arange(11))
         unless_refused(lambda: read_all(Hdf5Storage(str(path))))
-
-
-def test_zeros_behind_class_names_do_not_hang(tmp_path, monkeypatch):
-    monkeypatch.setattr(samples, "_TIMEOUT_S", 3)
-    path = tmp_path / "a.h5"
-    with h5py.File(path, "w") as file:
-        file["label"] = LABELS
-        file.attrs["class_names"] = ["ant", "bee", "cat", "dog"]
-    whole = path.read_bytes()
-    zero_the_heap(path, whole, whole.index(b"GCOL"))
-    assert "the library hangs in the attribute 'class_names'" in message(path)
 
 
 def test_a_file_cut_short(tmp_path):
@@ -139,35 +111,15 @@ def test_flipped_bytes_end_in_a_line_or_a_bad_record(tmp_path, kind):
         assert records is None or len(records) <= 11 * 1000
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["gzip", "all", "contiguous", "lists", "latest"])
-def test_flips_in_the_structures_of_a_file_never_end_the_interpreter(tmp_path, kind):
-    path = tmp_path / "a.h5"
-    some_file(path, kind)
-    content = path.read_bytes()
-    random = np.random.default_rng(4)
-    marks = [b"TREE", b"HEAP", b"SNOD", b"GCOL", b"OHDR", b"FRHP", b"FAHD", b"BTHD", b"\x89HDF"]
-    starts = [at for mark in marks for at in range(len(content)) if content.startswith(mark, at)]
-    assert starts
-    places = random.choice(starts, 100) + random.integers(0, 300, 100)
-    for _ in flipped(path, places[places < len(content)], random):
-        unless_refused(lambda: read_all(Hdf5Storage(str(path))))
-    for length in random.integers(0, len(content), 40).tolist():
-        path.write_bytes(content[:length])
-        unless_refused(lambda: read_all(Hdf5Storage(str(path))))
-
-
-@pytest.mark.parametrize("mode", [{}, {"libver": "latest"}])
-def test_a_file_that_is_being_written(tmp_path, mode):
+def test_a_file_that_is_being_written(tmp_path):
     path = tmp_path / "a.h5"
     code = (
         "import sys, h5py, numpy\n"
-        "with h5py.File(sys.argv[1], 'w', **eval(sys.argv[2])) as file:\n"
+        "with h5py.File(sys.argv[1], 'w') as file:\n"
         "    file['images'] = numpy.zeros((11, 6, 5, 3), 'u1')\n"
-        "    if sys.argv[2] != '{}': file.swmr_mode = True\n"
         "    file.flush(); print(flush=True); sys.stdin.read()\n"
     )
-    command = [sys.executable, "-c", code, str(path), repr(mode)]
+    command = [sys.executable, "-c", code, str(path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
         writer.stdout.readline()
         assert "being written" in message(path)
@@ -179,6 +131,3 @@ def test_without_the_library_the_message_says_what_to_install(tmp_path, monkeypa
     path = write(tmp_path / "a.h5")
     monkeypatch.setitem(sys.modules, "h5py", None)
     assert "h5py is missing (the extra hdf5); run: pip install 'h5py>=3.16'" in message(path)
-    monkeypatch.undo()
-    monkeypatch.setattr(h5py.version, "version_tuple", (3, 10, 0))
-    assert "is too old; run: pip install 'h5py>=3.16'" in message(path)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.feather
 import pyarrow.parquet
 import pytest
@@ -12,7 +11,6 @@ import pytest
 from penstock.core.sample import BadRecord
 from penstock.datasets.records.splits import StorageRecipe
 from penstock.datasets.storages.arrow import ArrowStorage
-from penstock.datasets.storages.csv import CsvStorage
 from penstock.datasets.storages.parquet import ParquetStorage
 from tests.contracts.storage import check_storage, read_all, summary
 from tests.object_store import BUCKET, object_store
@@ -21,9 +19,7 @@ NAMES = [f"i/{n}.jpg" for n in range(12)]
 WRITE = {
     ".parquet": (lambda t, p: pa.parquet.write_table(t, p, row_group_size=5), ParquetStorage),
     ".arrow": (lambda t, p: pa.feather.write_feather(t, p, chunksize=5), ArrowStorage),
-    ".csv": (pa.csv.write_csv, CsvStorage),
 }
-FORMS = [".parquet", ".arrow"]
 
 
 def put(folder, ending, names=NAMES, **columns):
@@ -43,7 +39,7 @@ def records():
     ]
 
 
-@pytest.mark.parametrize("ending", FORMS)
+@pytest.mark.parametrize("ending", WRITE)
 def test_contract(tmp_path, ending):
     path, copy = put(tmp_path / "a", ending), put(tmp_path / "b", ending)
     make = WRITE[ending][1]
@@ -51,41 +47,17 @@ def test_contract(tmp_path, ending):
     assert make(path).index.class_names == ("ash", "yew")
 
 
-@pytest.mark.parametrize("ending", FORMS)
-def test_options_say_what_they_say_of_a_csv(tmp_path, ending):
-    for given in (
-        {"image_column": "image", "key_column": "size"},
-        {"root": str(tmp_path)},
-        {"columns": [], "image_column": "image", "label_column": "label"},
-    ):
-        names = [f"photos/{name}" for name in NAMES] if "root" in given else NAMES
-        paths = [put(tmp_path, each, names) for each in (ending, ".csv")]
-        table, csv = (WRITE[path[path.rindex(".") :]][1](path, **given) for path in paths)
-        assert summary(read_all(table)) == summary(read_all(csv))
-
-
-@pytest.mark.parametrize("ending", FORMS)
+@pytest.mark.parametrize("ending", WRITE)
 def test_an_image_that_is_not_there_is_a_bad_record(tmp_path, ending):
-    names = [*NAMES[:2], None, "i/gone.jpg"]
-    path = put(tmp_path, ending, names, key=["a", "b", "c", "d"])
-    (tmp_path / "secret").write_bytes(b"secret")
-    (tmp_path / "photos" / NAMES[1]).unlink()
-    (tmp_path / "photos" / NAMES[1]).symlink_to(tmp_path / "secret")
-    good, linked, none, gone = WRITE[ending][1](path).read(np.arange(4))
+    path = put(tmp_path, ending, [NAMES[0], None, "i/gone.jpg", "../t"], key=["a", "b", "c", "d"])
+    good, none, gone, outside = WRITE[ending][1](path).read(np.arange(4))
     assert good.fields["image"] == NAMES[0].encode()
-    assert "leads out of its folder by a link" in linked.cause
     assert none.cause.startswith("its row lacks an image")
     assert "No such file" in gone.cause
-    followed = WRITE[ending][1](path, follow_symlinks=True).read(np.array([1]))
-    assert followed[0].fields["image"] == b"secret"
+    assert "leads out of its folder" in outside.cause
 
 
-def test_texts_that_are_dictionaries_are_paths_too(tmp_path):
-    path = put(tmp_path, ".parquet", pa.array(NAMES).dictionary_encode())
-    assert summary(read_all(ParquetStorage(path))) == [(n, *r) for n, r in enumerate(records())]
-
-
-@pytest.mark.parametrize("ending", FORMS)
+@pytest.mark.parametrize("ending", WRITE)
 def test_behind_a_url(tmp_path, ending, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     put(tmp_path, ending)

@@ -1,26 +1,25 @@
-"""LMDB files that packing wrote: the contract, the writer and the classes."""
+"""LMDB files, packed and in the layouts of other writers."""
 
 import os
+import pickle
 import shutil
 import subprocess
 import sys
-import zlib
-from unittest.mock import Mock
 
 import lmdb
 import numpy as np
 import pytest
 
-from penstock.datasets.records.table import Table
+from penstock.datasets.files.access import RangeFile
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage
-from penstock.datasets.storages.lmdb import writer as lmdb_packed
+from penstock.datasets.storages.lmdb.pages import scan_pages
 from tests.contracts.storage import check_storage, summary
-from tests.datasets.storages.lmdb_files import Listed, images
+from tests.datasets.storages.lmdb_files import Listed, foreign, images, packed_file, read_all
 from tests.packed import write_lmdb
 
 
-def test_contract(tmp_path):
+def test_packed_files_are_a_storage_that_other_programs_open(tmp_path):
     records = images(40)
     write_lmdb(tmp_path / "a", Listed(records))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
@@ -29,51 +28,22 @@ def test_contract(tmp_path):
         list(records.items()),
         make_copy=lambda: LmdbStorage(str(tmp_path / "b")),
     )
-    assert sorted(os.listdir(tmp_path / "a")) == ["data.mdb", "index.npz"]
-    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
-    env = lmdb.open(str(tmp_path / "a"), readonly=True, lock=False)
+    assert sorted(os.listdir(tmp_path / "a")) == ["classes.txt", "part-00000-of-00001.lmdb"]
+    env = lmdb.open(str(packed_file(tmp_path / "a")), subdir=False, readonly=True, lock=False)
     with env.begin() as transaction:
         assert transaction.get(b"0000000009") == list(records.values())[9]["image"]
     env.close()
 
 
-def test_all_kinds_of_fields_come_back(tmp_path):
-    full = {
-        "image": b"jpeg", "label": 1, "text": "ü", "score": 0.5, "n": np.int64(3), "none": None,
-        "boxes": np.arange(8, dtype=np.float32).reshape(2, 4), "raw": b"\0\1", "list": [1, "a"],
-        "empty": np.zeros((0, 4), np.float32),
-    }  # fmt: skip
-    source = Listed({"x": full, "y": {"image": b"", "label": 0}, "z": {"tokens": np.arange(3),
-                     "label": 2}}, height=np.array([3, 4, 5]))  # fmt: skip
+def test_columns_of_the_source_are_kept_and_odd_values_are_refused(tmp_path):
+    source = Listed({"x": {"tokens": np.arange(3)}, "y": {"image": b""}}, length=np.array([3, 0]))
     write_lmdb(tmp_path / "a", source)
     storage = LmdbStorage(str(tmp_path / "a"))
-    records = storage.read(np.arange(3))
-    assert summary(records) == summary(source.read(np.arange(3)))
-    assert records[0].fields["boxes"].flags.writeable
-    assert storage.index.column("height").tolist() == [3, 4, 5]
+    assert summary(storage.read(np.arange(2))) == summary(source.read(np.arange(2)))
+    assert storage.index.column("length").tolist() == [3, 0]
     with pytest.raises(ValueError, match="'k': field 'o' is a object"):
         write_lmdb(tmp_path / "b", Listed({"k": {"image": b"", "o": object()}}))
     assert sorted(os.listdir(tmp_path)) == ["a"], "nothing is left of what failed"
-
-
-def test_the_map_grows(tmp_path, monkeypatch):
-    monkeypatch.setattr(lmdb_packed, "_FIRST_MAP_BYTES", 1 << 16)
-    records = images(300)
-    write_lmdb(tmp_path / "a", Listed(records))
-    storage = LmdbStorage(str(tmp_path / "a"))
-    assert [r.fields for r in storage.read(np.arange(300))] == list(records.values())
-
-
-def test_the_writer_is_whole_or_nothing_and_deletes_nothing(tmp_path):
-    records = images(5)
-    (tmp_path / "there").mkdir()
-    (tmp_path / "there/mine.txt").write_text("mine")
-    with pytest.raises(ValueError, match="is there already"):
-        write_lmdb(tmp_path / "there", Listed(records))
-    with pytest.raises(ValueError, match="'bad' gone; repair or remove it"):
-        write_lmdb(tmp_path / "new", Listed({"good": {"image": b"1"}, "bad": None}))
-    assert sorted(os.listdir(tmp_path)) == ["there"]
-    assert (tmp_path / "there/mine.txt").read_text() == "mine"
 
 
 def test_packing_an_image_folder_keeps_keys_labels_and_damage(tmp_path):
@@ -89,29 +59,20 @@ def test_packing_an_image_folder_keeps_keys_labels_and_damage(tmp_path):
     assert packed.fingerprint() == folder.fingerprint()
 
 
-def test_class_ids_follow_the_classes_given(tmp_path):
-    write_lmdb(tmp_path / "a", Listed(images(6)))
-    storage = LmdbStorage(str(tmp_path / "a"), classes=["x", "c", "b", "a"])
-    assert storage.index.column("label").tolist() == [3, 2, 1, 3, 2, 1]
-    assert [r.fields["label"] for r in storage.read(np.array([2, 0]))] == [1, 3]
-    with pytest.raises(ValueError, match="class 'c' is not among the 2 classes"):
-        len(LmdbStorage(str(tmp_path / "a"), classes=["a", "b"]))
-
-
 def test_wrong_paths(tmp_path):
-    with pytest.raises(ValueError, match=r"nothing there; set dataset.storage.path"):
+    with pytest.raises(ValueError, match=r"nothing there.*set dataset.storage.path"):
         len(LmdbStorage(str(tmp_path / "no")))
-    with pytest.raises(ValueError, match=r"a folder without data.mdb"):
+    with pytest.raises(ValueError, match=r"nothing there.*folder of .lmdb files"):
         len(LmdbStorage(str(tmp_path)))
     (tmp_path / "f.txt").write_bytes(b"hello" * 100)
     with pytest.raises(ValueError, match="no LMDB file"):
         len(LmdbStorage(str(tmp_path / "f.txt"), key_format="sorted"))
+    with pytest.raises(ValueError, match=r"not packed by this version.*key_format"):
+        len(LmdbStorage(foreign(tmp_path / "a", {b"1": b"x"})))
 
 
 def test_a_worker_needs_neither_pyarrow_nor_lmdb(tmp_path):
     write_lmdb(tmp_path / "a", Listed(images(6)))
-    import pickle
-
     recipe = pickle.dumps(LmdbStorage(str(tmp_path / "a")))
     code = (
         "import pickle, sys; s = pickle.loads(sys.stdin.buffer.read()); r = s.read(range(6));"
@@ -119,22 +80,57 @@ def test_a_worker_needs_neither_pyarrow_nor_lmdb(tmp_path):
     )
     answer = subprocess.run([sys.executable, "-c", code], input=recipe, capture_output=True)
     assert answer.stdout.decode().strip() == "[]", answer.stderr.decode()
-    assert isinstance(LmdbStorage(str(tmp_path / "a")).index, Table)
 
 
-def read_and_count(storage, indices):
-    """How many checksums reading takes."""
-    with pytest.MonkeyPatch.context() as patch:
-        counted = Mock(side_effect=zlib.crc32)
-        patch.setattr("penstock.datasets.storages.lmdb.storage.zlib", Mock(crc32=counted))
-        storage.read(np.asarray(indices))
-    return counted.call_count
+def test_the_page_reader_agrees_with_the_library(tmp_path):
+    random = np.random.default_rng(3)
+    env = lmdb.open(str(tmp_path / "a"), map_size=1 << 28)
+    for _ in range(5):  # transactions that put and delete leave old pages behind
+        with env.begin(write=True) as transaction:
+            for _ in range(600):
+                size = int(random.choice([0, 10, 1000, 2020, 2050, 9000]))
+                transaction.put(random.bytes(int(random.integers(1, 30))), random.bytes(size))
+            for key in list(transaction.cursor().iternext(values=False))[::4]:
+                transaction.delete(key)
+    with env.begin() as transaction:
+        wanted = list(transaction.cursor())
+    env.close()
+    content = (tmp_path / "a/data.mdb").read_bytes()
+    entries = scan_pages(RangeFile(str(tmp_path / "a/data.mdb")), len(content))
+    assert [(e.key, content[e.offset : e.offset + e.size_bytes]) for e in entries] == wanted
 
 
-def test_a_process_verifies_a_record_once(tmp_path):
-    write_lmdb(tmp_path / "a", Listed(images(40)))
-    storage = LmdbStorage(str(tmp_path / "a"))
-    assert read_and_count(storage, range(5, 25)) == 20
-    assert read_and_count(storage, range(40)) == 20
-    assert read_and_count(storage, range(40)) == 0
-    assert read_and_count(LmdbStorage(str(tmp_path / "a"), checksums=False), range(40)) == 0
+def test_text_recognition_layout(tmp_path):
+    items = {b"num-samples": b"12"}
+    for i in range(1, 13):
+        items[b"image-%09d" % i] = b"jpeg%d" % i
+        items[b"label-%09d" % i] = f"wörd {i}".encode()
+    path = foreign(tmp_path / "a", items)
+    storage = LmdbStorage(path, key_format="image-{}", text_key="label-{}")
+    want = [(f"image-{i:09d}", {"image": b"jpeg%d" % i, "text": f"wörd {i}"}) for i in range(1, 13)]
+    check_storage(lambda: storage, want, processes=("new",))
+    assert sorted(os.listdir(path)) == ["data.mdb", "lock.mdb"], "the index went to the cache"
+    with pytest.raises(ValueError, match="lacks the key b'tag-000000001'"):
+        len(LmdbStorage(path, key_format="image-{}", label_key="tag-{}"))
+    for wrong in ("{:05d}", "image", "picture-{}"):
+        with pytest.raises(ValueError, match=r"no key fits key_format .*; the file has 25"):
+            len(LmdbStorage(path, key_format=wrong))
+    single = foreign(tmp_path / "one.lmdb", {b"1": b"x"}, subdir=False)
+    assert read_all(LmdbStorage(single, key_format="{}")) == [("1", {"image": b"x"})]
+
+
+def test_sorted_keys_with_labels_in_another_key(tmp_path):
+    items = {b"\xff": b"1", b"\xff.cls": b"dog\n", b"y": b"2", b"y.cls": b"cat"}
+    path = foreign(tmp_path / "b", items)
+    storage = LmdbStorage(path, key_format="sorted", label_key="{}.cls")
+    assert read_all(storage) == [
+        ("y", {"image": b"2", "label": 0}), ("\\xff", {"image": b"1", "label": 1})]  # fmt: skip
+    write_lmdb(tmp_path / "packed", storage)
+    assert read_all(LmdbStorage(str(tmp_path / "packed"))) == read_all(storage)
+
+
+def test_a_foreign_file_that_is_written_to_is_looked_at_again(tmp_path):
+    path = foreign(tmp_path / "a", {b"1": b"x"})
+    assert len(LmdbStorage(path, key_format="{}")) == 1
+    foreign(path, {b"2": b"y"})
+    assert len(LmdbStorage(path, key_format="{}")) == 2

@@ -7,63 +7,43 @@ from penstock.core.sample import BadRecord, Record
 from penstock.datasets.storages.lmdb import LmdbStorage
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import read_all
-from tests.datasets.storages.lmdb_files import Listed, foreign, images
+from tests.datasets.storages.lmdb_files import Listed, foreign, images, packed_file
 from tests.packed import write_lmdb
 
 rng = np.random.default_rng(0)
 
 
-def test_a_flipped_bit_anywhere_spoils_at_most_the_record_it_is_in(tmp_path):
+def test_a_flipped_bit_anywhere_is_an_error_or_spoils_the_record_it_is_in(tmp_path):
     records = images(30)
     write_lmdb(tmp_path / "a", Listed(records))
-    data = tmp_path / "a/data.mdb"
+    data = packed_file(tmp_path / "a")
     wanted = list(records.values())
-    spoilt_runs = 0
+    spoilt_runs = refused = 0
     for _ in flipped(data, rng.integers(0, data.stat().st_size, 300), rng):
-        found = LmdbStorage(str(tmp_path / "a")).read(np.arange(30))
-        bad = [r for r in found if isinstance(r, BadRecord)]
+        found = unless_refused(lambda: LmdbStorage(str(tmp_path / "a")).read(np.arange(30)))
+        refused += found is None
+        bad = [r for r in found or () if isinstance(r, BadRecord)]
         assert len(bad) <= 1
         assert all("checksum" in r.cause for r in bad)
-        assert all(r.fields == wanted[r.index] for r in found if isinstance(r, Record))
+        assert all(r.fields == wanted[r.index] for r in found or () if isinstance(r, Record))
         spoilt_runs += len(bad)
-    assert spoilt_runs > 50
+    assert spoilt_runs > 50 and refused > 0
 
 
 def test_a_file_cut_short_is_one_clear_error(tmp_path):
     write_lmdb(tmp_path / "a", Listed(images(30)))
-    data = tmp_path / "a/data.mdb"
+    data = packed_file(tmp_path / "a")
     content = data.read_bytes()
     storage = LmdbStorage(str(tmp_path / "a"))
     assert len(storage) == 30
     for size in (0, 1, 100, 4096, 8192, len(content) // 2, len(content) - 1):
         data.write_bytes(content[:size])
-        with pytest.raises(ValueError, match=r"cut short: data.mdb has") as error:
+        with pytest.raises(ValueError, match=r"cut short") as error:
             len(LmdbStorage(str(tmp_path / "a")))
         assert "\n" not in str(error.value)
         # Cut while it is open: bad records, and no bus error.
         if size <= len(content) // 2:
             assert isinstance(storage.read(np.array([29]))[0], BadRecord)
-
-
-def test_a_damaged_index_is_one_clear_error(tmp_path):
-    write_lmdb(tmp_path / "a", Listed(images(30)))
-    index = tmp_path / "a/index.npz"
-    content = index.read_bytes()
-    for size in (0, 10, len(content) // 2, len(content) - 1):
-        index.write_bytes(content[:size])
-        with pytest.raises(ValueError, match=r"index.npz: damaged or no index file"):
-            len(LmdbStorage(str(tmp_path / "a")))
-    wanted = [f for f in images(30).values()]
-    for _ in flipped(index, rng.integers(0, len(content), 300), rng):
-        try:
-            found = LmdbStorage(str(tmp_path / "a")).read(np.arange(30))
-        except ValueError as error:
-            assert "index.npz: damaged" in str(error) or "cut short" in str(error)
-        else:
-            assert all(r.fields == wanted[r.index] for r in found if isinstance(r, Record))
-    index.unlink()
-    with pytest.raises(ValueError, match=r"no index.npz beside data.mdb.*key_format"):
-        len(LmdbStorage(str(tmp_path / "a")))
 
 
 def test_a_foreign_file_damaged_anywhere_never_ends_the_interpreter(tmp_path):
@@ -78,5 +58,5 @@ def test_a_foreign_file_damaged_anywhere_never_ends_the_interpreter(tmp_path):
         unless_refused(lambda: read_all(LmdbStorage(path, key_format="sorted")))
     for size in (0, 1, 5000, len(content) // 2, len(content) - 4096):
         data.write_bytes(content[:size])
-        with pytest.raises(ValueError, match=r"cut short|too few"):
+        with pytest.raises(ValueError, match="cut short"):
             len(LmdbStorage(path, key_format="sorted"))

@@ -8,8 +8,11 @@ from tests.contracts.components import names_of
 from tests.contracts.packing import check_packing
 
 CANNOT_HOLD = {
-    "image_folder": ("keys", "numbered", "order", "classes", "pixels", "arrays", "shapes", "bytes",
-                     "numbers", "values", "no image"),
+    **dict.fromkeys(("image_folder", "zip"), (
+        "keys", "numbered", "order", "classes", "pixels", "arrays", "shapes", "bytes", "numbers",
+        "values", "no image",
+    )),
+    "hdf5": ("pixels", "shapes", "bytes", "values", "missing", "no image"),
     **dict.fromkeys(("memmap", "npy_shards", "pt_shards"), ("files", "pixels", "shapes", "bytes",
                                                             "values", "missing")),
 }  # fmt: skip

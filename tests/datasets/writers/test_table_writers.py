@@ -23,30 +23,13 @@ def test_contract(tmp_path, form):
     check_writer(lambda: FORMS[form][0](group_rows=3, part_records=5), tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("form", "compression"),
-    [("parquet", "zstd"), ("parquet", "snappy"), ("parquet", "gzip"), ("arrow", "zstd"),
-     ("arrow", "lz4")],
-)  # fmt: skip
-def test_compressed_data_comes_back_as_it_was(tmp_path, form, compression):
-    writer, storage = FORMS[form]
-    listed = {str(n): {"image": b"jpeg %d" % n, "mask": np.full((64, 64), n, np.uint8),
-                       "caption": "again " * 50} for n in range(40)}  # fmt: skip
-    source = ListedRecords(listed)
-    write_storage(writer(), tmp_path / "plain", source)
-    write_storage(writer(compression=compression), tmp_path / "small", source)
-    assert_equal_records(storage(str(tmp_path / "small")), source)
-    plain, small = (sum(f.stat().st_size for f in (tmp_path / n).iterdir())
-                    for n in ("plain", "small"))  # fmt: skip
-    assert small < plain / 4
-
-
 def records(count):
     return {
         f"k{i}": {
             "image": b"jpeg %d" % i,
             "label": i % 2,
             "boxes": np.full((i % 3, 4), i, np.float32),
+            "tokens": np.full(i % 3, i, np.int16),
             "mask": np.full((2 + i % 2, 3 + i % 2), i, np.uint8),
             "caption": f"ü {i}",
             "tags": ["a", {"b": i}],
@@ -64,15 +47,10 @@ def test_others_see_plain_columns(tmp_path):
     footer = pq.read_metadata(tmp_path / "p" / names[0])
     assert [footer.row_group(i).num_rows for i in range(footer.num_row_groups)] == [4, 4, 2]
     table = pa.concat_tables(pq.read_table(tmp_path / "p" / name) for name in names)
-    assert (
-        str(table.schema.field("boxes").type) == "list<element: fixed_size_list<element: float>[4]>"
-    )
-    assert table.column("boxes")[5].as_py() == [[5.0] * 4] * 2
+    assert table.schema.field("tokens").type == pa.list_(pa.int16())
+    assert table.column("tokens")[5].as_py() == [5, 5]
     assert table.column("image")[7].as_py() == {"bytes": b"jpeg 7", "path": "k7"}
-    assert table.column("key").to_pylist() == list(source.records)
-    assert table.column("width").to_pylist() == list(range(25))
-    assert json.loads(table.column("tags")[3].as_py()) == ["a", {"b": 3}]
-    assert table.column("penstock_rest").null_count == 25
+    assert table.column("penstock_rest").null_count == 0, "tags, and arrays of many dimensions"
     features = json.loads(table.schema.metadata[b"huggingface"])["info"]["features"]
     assert features["label"] == {"names": ["cat", "dog"], "_type": "ClassLabel"}
     few = ParquetStorage(str(tmp_path / "p"), columns=["label", "caption"]).read(np.array([3]))
@@ -81,8 +59,9 @@ def test_others_see_plain_columns(tmp_path):
 
 def test_what_the_samples_did_not_show_comes_back_too(tmp_path):
     found = records(100)
-    found["k37"] |= {"boxes": np.zeros((1, 5), np.float16), "caption": None, "new": b"x",
-                     "width": 1 << 70, "a/b": 1.5}  # fmt: skip
+    found["k37"] |= {"tokens": np.zeros((1, 5), np.float16), "caption": None, "new": b"x",
+                     "width": 1 << 70, "a/b": 1.5, "": [None], "Boxes": np.zeros(()),
+                     "turned": np.zeros((2, 0), "<c8")}  # fmt: skip
     del found["k38"]["mask"], found["k38"]["image"]
     found["k39"]["image"] = np.zeros((2, 2, 3), np.uint8)
     source = ListedRecords(found, ("cat", "dog"))
@@ -93,23 +72,18 @@ def test_what_the_samples_did_not_show_comes_back_too(tmp_path):
 
 
 def test_a_damaged_column_of_bytes_is_a_bad_record(tmp_path):
-    found = records(40)
-    found["k37"]["new"] = b"x"
-    write_storage(ParquetWriter(), tmp_path / "p", ListedRecords(found))
-    file = next((tmp_path / "p").iterdir())
+    write_storage(ParquetWriter(), tmp_path / "p", ListedRecords(records(40)))
+    [file] = (tmp_path / "p").iterdir()
     table = pq.read_table(file)
     at = table.schema.get_field_index("penstock_rest")
     values = table.column(at).to_pylist()
     whole = values[37]
     rng = np.random.default_rng(0)
-    for _ in range(40):
-        value = bytearray(whole)
-        value[rng.integers(len(value))] ^= 1 << int(rng.integers(8))
-        for damaged in (bytes(value), whole[: rng.integers(len(whole))]):
-            values[37] = damaged
-            changed = table.set_column(at, table.schema.field(at), pa.array(values, pa.binary()))
-            pq.write_table(changed, file)
-            storage = ParquetStorage(str(tmp_path / "p"))
-            good, bad = storage.read(np.array([36, 37]))
-            assert good.fields["width"] == 36
-            assert not isinstance(bad, BadRecord) or "penstock_rest': is damaged" in bad.cause
+    for n in range(40):
+        values[37] = bytearray(whole[: len(whole) - n // 2 * (n % 2)])
+        values[37][rng.integers(len(values[37]))] ^= 1 << int(rng.integers(8))
+        changed = table.set_column(at, table.schema.field(at), pa.array(values, pa.binary()))
+        pq.write_table(changed, file)
+        good, bad = ParquetStorage(str(tmp_path / "p")).read(np.array([36, 37]))
+        assert good.fields["width"] == 36
+        assert not isinstance(bad, BadRecord) or "penstock_rest': its fields cannot" in bad.cause

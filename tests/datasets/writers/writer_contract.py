@@ -1,11 +1,10 @@
-"""What a writer class does part by part; `contracts/packing.py` has the contract of its form."""
+"""Contract of a writer class, part by part; `contracts/packing.py` checks a whole form."""
 
 from __future__ import annotations
 
 import inspect
 import pickle
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,14 @@ import numpy as np
 import pytest
 
 from penstock.core.contracts import Storage, Writer
-from penstock.core.parts import KINDS, PackPlan, PartSummary
+from penstock.core.parts import PackPlan, PartSummary
 from penstock.core.record_codec import record_checksum
 from penstock.core.registry import components
 from penstock.core.sample import Record
-from penstock.datasets.writing import join, make_plan, write_part, write_storage
+from penstock.datasets.writing import make_plan, write_part, write_storage
 from tests.contracts.components import component
-from tests.contracts.records import COUNT, ListedRecords, records_of
+from tests.contracts.records import COUNT, KINDS, ListedRecords, records_of
 from tests.contracts.storage import contents, summary
-from tests.pipeline.packing.killing import check_killed, packing_of
-
-_KILLS = 4
 
 
 def holdable(writer: Any) -> frozenset[str]:
@@ -34,7 +30,7 @@ def holdable(writer: Any) -> frozenset[str]:
 
 def open_written(writer: Any, path: Path) -> Storage:
     """Return the storage of the files of a writer."""
-    made: Storage = component("storage", name_of(writer))(str(path), **writer.storage_arguments)
+    made: Storage = component("storage", name_of(writer))(str(path))
     return made
 
 
@@ -66,14 +62,14 @@ def _plain(record: tuple[int, str, Any]) -> tuple[int, str, str]:
 
 
 def check_writer(make_writer: Callable[[], Any], tmp_path: Path) -> None:
-    """Check a writer: it gives back records, refuses others, and survives kills.
+    """Check a writer: it gives back records, and refuses others.
 
     Args:
         make_writer: Makes a writer with parts of at most 5 records.
         tmp_path: An empty folder.
     """
     writer = make_writer()
-    for method in ("begin", "write_part", "join_part", "finish"):
+    for method in ("begin", "write_part", "finish"):
         ours = inspect.signature(getattr(type(writer), method)).parameters
         assert list(ours) == list(inspect.signature(getattr(Writer, method)).parameters), method
     assert writer.part_records <= 5, "so that there are several parts"
@@ -83,16 +79,10 @@ def check_writer(make_writer: Callable[[], Any], tmp_path: Path) -> None:
     write_storage(make_writer(), tmp_path / "whole", source)
     assert_equal_records(open_written(writer, tmp_path / "whole"), source)
     names = [file.name for file in (tmp_path / "whole").rglob("*")]
-    assert not [name for name in names if name.startswith(("spool", "."))], "temporary files"
-    needed = {"labels", "files"} if "pixels" in writer.cannot_hold else {"labels"}
-    for kind in sorted(held - needed):
-        fewer = records_of(held - {kind})
-        write_storage(make_writer(), tmp_path / f"without {kind}", fewer)
-        assert_equal_records(open_written(writer, tmp_path / f"without {kind}"), fewer)
+    assert not [name for name in names if name.startswith(".")], "temporary files"
     _check_refusals(make_writer, held, tmp_path / "refused")
     _check_left_out(make_writer, held, tmp_path / "left out")
     _check_order(make_writer, source, tmp_path)
-    _check_killed(make_writer, held, tmp_path / "killed")
 
 
 def _check_refusals(make_writer: Any, held: frozenset[str], folder: Path) -> None:
@@ -115,23 +105,12 @@ def _check_left_out(make_writer: Any, held: frozenset[str], folder: Path) -> Non
     plan = make_plan(writer, listed)
     folder.mkdir()
     writer.begin(folder, plan)
-    _join_all(writer, folder, plan, _parts(writer, folder, plan, listed))
+    writer.finish(folder, plan, _parts(writer, folder, plan, listed))
     assert_equal_records(open_written(writer, folder), listed, rows=rows)
 
 
-def _check_killed(make_writer: Any, held: frozenset[str], folder: Path) -> None:
-    """Check that a killed packing completes with the same bytes."""
-    source = records_of(held, 13)
-
-    def make(target: Path) -> Any:
-        writer = make_writer()
-        return packing_of(target, writer, name_of(writer), {"train": source})
-
-    assert check_killed(make, folder, contents, kills=_KILLS) > _KILLS
-
-
 def _check_order(make_writer: Any, source: ListedRecords, tmp_path: Path) -> None:
-    """Check that parts in any order, written, joined and finished twice, give the same bytes."""
+    """Check that parts in any order, written and finished twice, give the same bytes."""
     writer = make_writer()
     plan = make_plan(writer, source)
     assert len(plan.parts) > 1
@@ -142,24 +121,10 @@ def _check_order(make_writer: Any, source: ListedRecords, tmp_path: Path) -> Non
         write_part(pickle.loads(pickle.dumps(writer)), folder, plan, part, source)
     make_writer().begin(folder, plan)  # another process continues
     summaries = _parts(make_writer(), folder, plan, source)
-    _join_all(make_writer(), folder, plan, summaries, twice=True)
+    for _ in range(2):
+        make_writer().finish(folder, plan, summaries)
     assert contents(folder) == contents(tmp_path / "whole")
 
 
 def _parts(writer: Any, folder: Path, plan: PackPlan, source: Storage) -> list[PartSummary]:
-    summaries: list[PartSummary] = []
-    for part in plan.parts:
-        found = write_part(writer, folder, plan, part, source, skip_bad=True)
-        summaries.append(replace(found, first=sum(map(len, summaries))))
-    return summaries
-
-
-def _join_all(
-    writer: Any, folder: Path, plan: PackPlan, summaries: list[PartSummary], twice: bool = False
-) -> None:
-    for done in summaries:
-        if twice:
-            writer.join_part(folder, plan, done)
-        join(writer, folder, plan, done)
-    for _ in range(1 + twice):
-        writer.finish(folder, plan, summaries)
+    return [write_part(writer, folder, plan, p, source, skip_bad=True) for p in plan.parts]

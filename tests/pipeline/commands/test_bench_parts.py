@@ -28,7 +28,7 @@ from penstock.pipeline.commands.bench.sweep import Row, print_rows
 from penstock.pipeline.config.compose import compose
 from penstock.pipeline.loader.plan import BatchPlan
 from penstock.pipeline.loader.stats import LoaderTimes
-from penstock.pipeline.samplers.token_budget import TokenBudgetSampler
+from penstock.pipeline.samplers.lengths import TokenBudgetSampler
 from penstock.transforms.decode.image import ImageDecoder
 from penstock.transforms.decode.image.jpeg_tiles import write_tiled
 from tests.photographs import photograph, scene
@@ -223,7 +223,7 @@ def test_a_sampler_among_few_records_has_batches_of_the_sizes_that_the_configure
     among = pickle.loads(pickle.dumps(Among(rows, length=12, cutting=cutting)))
     plan = BatchPlan(len(among), 4, tail="keep", cuts=among.cuts)
     length_of = dict(zip(rows.tolist(), lengths.tolist(), strict=True))
-    batches = [among.indices(0, *plan.bounds(n)).tolist() for n in range(len(plan))]
+    batches = [among.indices(0, *plan.bounds(n)).tolist() for n in range(plan.num_batches)]
     assert sorted(row for batch in batches for row in batch) == sorted(rows.tolist() * 3)
     tokens = [len(batch) * max(map(length_of.get, batch)) for batch in batches]
     assert max(tokens) <= 40 and sorted(map(len, batches)) == [1] * 6 + [3] * 3
@@ -238,7 +238,9 @@ def test_the_floor_counts_samples_of_all_threads():
 
 
 def round_of(rate: float, share: float = 0.0) -> Round:
-    return Round(int(rate), 1.0, LoaderTimes(1, int(rate), wait=share, consumer=1 - share))
+    return Round(
+        int(rate), 1.0, LoaderTimes(batches=1, samples=int(rate), wait=share, consumer=1 - share)
+    )
 
 
 def rows_of(*workers: int) -> list[Row]:

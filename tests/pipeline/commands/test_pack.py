@@ -12,7 +12,6 @@ import pytest
 from penstock import build_loader, compose
 from penstock.pipeline.commands import pack
 from penstock.pipeline.config.compose import configure
-from tests.photographs import scene
 
 
 @pytest.fixture
@@ -126,39 +125,13 @@ def same(one, other):
 
 @pytest.mark.parametrize("split", ["train", "val"])
 @pytest.mark.parametrize("options", [["raw=1"], ["raw=0.5"], []])
-def test_what_keeps_pixels_gives_the_batches_of_the_files(
-    photographs, tmp_path, capsys, split, options
-):
+def test_what_keeps_pixels_gives_the_batches_of_the_files(photographs, tmp_path, split, options):
     expected = batches(
         f"dataset.storage.path={photographs}", "dataset.val_fraction=0.25", split=split
     )
     lmdb = packed(photographs, tmp_path / "packed", *options)
     assert same(batches(*lmdb, split=split), expected)
     assert same(batches(*lmdb, "dataset.decode.region=whole", split=split), expected)
-    lines = capsys.readouterr().out.splitlines()
-    images = [line for line in lines if line.startswith("  images: ")]
-    assert images == {
-        "raw=1": ["  images: 10 raw", "  images: 2 raw"],
-        "raw=0.5": ["  images: 5 as they were, 5 raw", "  images: 1 as they were, 1 raw"],
-    }.get(*options or [""], [])
-
-
-@pytest.mark.parametrize("split", ["train", "val"])
-def test_tiled_images_decode_at_a_scale_in_any_engine(tmp_path, split):
-    (tmp_path / "photographs/cat").mkdir(parents=True)
-    for number in range(12):
-        image = scene(200 + number, 260, number)[..., ::-1]
-        cv2.imwrite(str(tmp_path / f"photographs/cat/{number}.jpg"), image)
-    options = "tiled=true", "quality=98"
-    lmdb = packed(tmp_path / "photographs", tmp_path / "packed", *options)
-    exact = batches(*lmdb, split=split)
-    scaled = [*lmdb, "dataset/decode=scaled"]
-    found = batches(*scaled, split=split)
-    assert [b[0] for b in found] == [b[0] for b in exact]
-    assert not same(found, exact)
-    assert same(batches(*scaled, "loader=threads", "loader.num_workers=2", split=split), found)
-    for one, other in zip(found, exact, strict=True):
-        assert np.abs(one[1].mean(-1) - other[1].mean(-1)).mean() < 40
 
 
 REFUSALS = [
@@ -234,7 +207,7 @@ def test_a_packed_folder_is_checked_by_its_path_alone(photographs, tmp_path, cap
     assert capsys.readouterr().out.count("all as they were packed") == 2
     for file in photographs.glob("*/*.jpg"):
         file.unlink()  # what was packed stands alone
-    data = tmp_path / "packed/val/data.mdb"
+    [data] = (tmp_path / "packed/val").glob("*.lmdb")
     data.write_bytes(data.read_bytes().replace(b"\xff\xd8", b"\xff\xd9"))
     assert pack.run(configure([f"check={tmp_path / 'packed'}"], command="pack")) == 1
     said = capsys.readouterr().out
@@ -254,7 +227,7 @@ def test_images_change_alike_whatever_the_number_of_workers(photographs, tmp_pat
 
 
 def test_memmap_takes_pixels_of_one_size_and_refuses_files(photographs, tmp_path):
-    with pytest.raises(ValueError, match=r"image' of .* is a bytes.*give pack.raw=1"):
+    with pytest.raises(ValueError, match=r"image' is a bytes.*give pack.raw=1"):
         packed(photographs, tmp_path / "a", "to=memmap")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["photographs"]
     packed(photographs, tmp_path / "a", "to=memmap", "raw=1")

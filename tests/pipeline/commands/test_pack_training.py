@@ -16,7 +16,7 @@ from penstock.pipeline.config.app import main as train
 from tests.pipeline.commands.test_pack import batches, same
 from tests.shares import in_turn
 
-FORMS = ["lmdb", "webdataset", "parquet", "arrow", "hdf5", "zip"]
+FORMS = ["lmdb", "webdataset", "parquet", "arrow"]
 ARRAYS = ["memmap", "npy_shards", "pt_shards"]
 QUICK = [
     "loader=inline", "loader.batch_size=4", "loader.drop_last=false", "trainer.max_steps=1",
@@ -49,7 +49,7 @@ def trains(words, tmp_path):
     return train(given) == 0
 
 
-@pytest.mark.parametrize("form", in_turn([*FORMS, "image_folder"], every=4))
+@pytest.mark.parametrize("form", in_turn([*FORMS, "hdf5", "image_folder"], every=4))
 def test_images_in_files(photographs, tmp_path, capsys, form):
     given = [f"dataset.storage.path={photographs}", "dataset.val_fraction=0.25"]
     words = printed(capsys, *given, f"to={form}", f"path={tmp_path / 'in it'}")
@@ -71,7 +71,7 @@ def test_decoded_images(photographs, tmp_path, capsys, form, share):
     assert same(batches(*words, *grey), batches(*given, *grey))
 
 
-@pytest.mark.parametrize("form", [*FORMS, *ARRAYS])
+@pytest.mark.parametrize("form", [*FORMS, "hdf5", *ARRAYS])
 def test_arrays(tmp_path, capsys, form):
     draw = np.random.default_rng(0)
     (tmp_path / "arrays").mkdir()
@@ -88,7 +88,7 @@ def test_arrays(tmp_path, capsys, form):
 
 
 @pytest.mark.parametrize(
-    ("form", "typed"), in_turn(FORMS, [["task=table"], ["dataset=csv"]], every=4)
+    ("form", "typed"), in_turn([*FORMS, "hdf5"], [["task=table"], ["dataset=csv"]], every=4)
 )
 def test_rows_of_tables(tmp_path, capsys, form, typed):
     table = tmp_path / "table.csv"
@@ -125,9 +125,9 @@ def test_what_files_beside_the_data_gave(tmp_path, capsys, data_dir, form, task)
 
 
 def test_names_that_nobody_gave_or_that_stay_behind(tmp_path, capsys, data_dir):
-    given = ["pack", "task=segmentation", f"data_dir={data_dir}", "to=zip"]
+    given = ["pack", "task=segmentation", f"data_dir={data_dir}", "to=webdataset"]
     assert main([*given, f"path={tmp_path / 'a'}"]) == 0
-    again = ["pack", "dataset=zip", f"dataset.storage.path={tmp_path / 'a'}", "to=parquet"]
+    again = ["pack", "dataset=webdataset", f"dataset.storage.path={tmp_path / 'a'}", "to=parquet"]
     capsys.readouterr()
     assert main([*again, f"path={tmp_path / 'b'}"]) == 0
     first = capsys.readouterr().out.splitlines()[0]
@@ -140,7 +140,7 @@ def test_names_that_nobody_gave_or_that_stay_behind(tmp_path, capsys, data_dir):
     named = [f"dataset.annotations.path={nameless}/{{part}}", f"path={tmp_path / 'e'}"]
     assert main([*given, *named]) == 0
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last == f"read it with: dataset=zip dataset.storage.path={tmp_path / 'e'}"
+    assert last == f"read it with: dataset=webdataset dataset.storage.path={tmp_path / 'e'}"
 
 
 def test_a_task_that_an_experiment_chose(tmp_path, capsys, data_dir):

@@ -270,7 +270,7 @@ def test_a_file_that_is_there_is_left_alone(run_dir, tmp_path, capsys):
         (["model.width=8"], 1, "best.pt does not fit this model"),
         (["predict.splitt=val"], 2, "predict.split"),
         (["predicted=3"], 2, "unknown key"),
-        (["sampler=random"], 2, "  sampler: 'sampler=random' given"),
+        (["sampler=random"], 2, "  sampler: sampler._target_ would be"),
     ],
 )
 def test_a_mistake_is_one_line_and_writes_nothing(

@@ -13,10 +13,11 @@ import numpy as np
 
 from penstock.core.contracts import Collate, Dataset, Index, Storage, StreamDataset
 from penstock.core.rng import KeyedRng, Stream
-from penstock.core.sample import BadSample, Batch, Keys, Sample
+from penstock.core.sample import BadSample, Batch, Sample
 from penstock.pipeline.loader.contract import Delivery
 from penstock.pipeline.loader.loader import Loader
 from penstock.pipeline.loader.settings import LoaderSettings
+from tests.digests import batch_digest as digest
 from tests.waiting import wait_until
 
 
@@ -149,6 +150,11 @@ def the_pool(loader: Loader) -> Any:
     return loader._scheduler._executor
 
 
+def pids_of(loader: Loader) -> list[int]:
+    """Process ids of the workers."""
+    return [worker.child.pid for worker in the_pool(loader)._workers]
+
+
 def kill_worker(loader: Loader, number: int, *, spared: Sequence[int] = ()) -> int:
     """Kill a worker process; its process id.
 
@@ -157,24 +163,10 @@ def kill_worker(loader: Loader, number: int, *, spared: Sequence[int] = ()) -> i
         number: Its number.
         spared: Those killed before, one of which may be amid being replaced.
     """
-    wait_until(lambda: the_pool(loader).pids[number] not in spared, "it is not replaced")
-    pid: int = the_pool(loader).pids[number]
+    wait_until(lambda: pids_of(loader)[number] not in spared, "it is not replaced")
+    pid: int = pids_of(loader)[number]
     os.kill(pid, signal.SIGKILL)
     return pid
-
-
-def digest(batch: Batch) -> str:
-    """Hash of every tensor and key of a batch, with shapes and dtypes."""
-    hashed = hashlib.sha1()
-    for name in sorted(batch):
-        value = batch[name]
-        hashed.update(name.encode())
-        if isinstance(value, list | Keys):
-            hashed.update(repr(value).encode())
-        else:
-            hashed.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            hashed.update(value.contiguous().numpy().tobytes())
-    return hashed.hexdigest()
 
 
 def digests(loader: Loader, epochs: int = 1) -> list[str]:

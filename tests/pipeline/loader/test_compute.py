@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 
 from penstock.datasets.map_dataset import MapDataset
-from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.collates.fields import stack
 from penstock.pipeline.loader.compute import BatchComputer
 from penstock.pipeline.loader.contract import BatchTask
-from penstock.pipeline.samplers.sequential import SequentialSampler
+from penstock.pipeline.samplers.random import SequentialSampler
 from tests.contracts.equality import assert_same
 from tests.datasets.test_map_dataset import dataset
 
 
-def computer(data) -> BatchComputer:
+def computer(data, collate=stack, on_error="replace") -> BatchComputer:
     sampler = SequentialSampler(len(data))
-    return BatchComputer(data, sampler=sampler, collate=stack, seed=0, on_error="replace")
+    return BatchComputer(data, sampler=sampler, collate=collate, seed=0, on_error=on_error)
 
 
 def task(*positions: int, quarantined: tuple[int, ...] = ()) -> BatchTask:
@@ -25,13 +25,15 @@ def task(*positions: int, quarantined: tuple[int, ...] = ()) -> BatchTask:
 
 
 def test_the_stages_are_timed():
-    times = computer(dataset())(task(0, 1, 3)).times
+    times = computer(dataset())(task(0, 1, 3)).stats
     assert min(times.read, times.decode, times.transform, times.collate) > 0
     assert times.total == pytest.approx(times.read + times.decode + times.transform + times.collate)
 
 
 class Darker(MapDataset):
     """A user's subclass that changes what is fetched."""
+
+    staged = columnar = False
 
     def fetch(self, indices, positions, epoch):
         samples = super().fetch(indices, positions, epoch)

@@ -1,17 +1,14 @@
-"""How a loader ends that another thread closes, that is forgotten, or that a fork copies."""
+"""How a loader ends that another thread closes, or that is forgotten."""
 
 from __future__ import annotations
 
 import gc
-import multiprocessing
-import os
 import threading
 import time
-import warnings
 
 import pytest
 
-from tests.pipeline.loader.fakes import FakeDataset, digests, make_loader
+from tests.pipeline.loader.fakes import FakeDataset, make_loader
 
 ENGINES = {
     "inline": {"engine": "inline"},
@@ -68,26 +65,3 @@ def test_a_forgotten_loader_ends_its_threads_at_once(engine):
         assert not penstock_threads() - before
     finally:
         gc.enable()
-
-
-@pytest.mark.parametrize("engine", ["threads", "default"])
-def test_a_copy_by_fork_starts_threads_of_its_own(engine):
-    with make_loader(FakeDataset(64), timeout_s=120, **ENGINES[engine]) as loader:
-        expected = digests(loader)
-        iterator = iter(loader)
-        next(iterator)
-        ours, theirs = multiprocessing.Pipe()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that a process with threads is copied
-            pid = os.fork()
-        if not pid:
-            try:
-                loader.set_epoch(0)
-                theirs.send(digests(loader))
-                loader.close()
-            finally:
-                os._exit(0)
-        theirs.close()
-        assert ours.poll(120) and ours.recv() == expected
-        assert os.waitpid(pid, 0)[1] == 0
-        assert len(list(iterator)) == 7, "the original goes on"

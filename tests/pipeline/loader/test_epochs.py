@@ -102,40 +102,6 @@ def test_epochs_in_a_row_and_out_of_it(settings):
         assert digests(loader) == expected(9), "broken off: again from its beginning"
 
 
-@WAYS
-def test_a_program_that_counts_batches(settings):
-    """It never asks for the batch behind the last one."""
-    with loader_of(FakeDataset(N), **settings) as loader:
-        for epoch in range(3):
-            assert [digest(batch) for batch in islice(loader, BATCHES)] == expected(epoch)
-
-
-def test_what_a_program_that_counts_leaves_behind_is_used():
-    dataset = Noted(N)
-    with loader_of(dataset, **THREADS) as loader:
-        for _ in range(2):
-            for _ in islice(loader, BATCHES):
-                pass
-        begun = begun_after_rest(dataset, 2 * BATCHES + AHEAD)
-    assert len(begun) == len(set(begun)) == 2 * BATCHES + AHEAD
-
-
-@WAYS
-def test_a_state_of_the_epochs_end_goes_on_with_the_next(settings):
-    with loader_of(FakeDataset(N), **settings) as loader:
-        for _ in loader:
-            pass
-        ended = loader.state_dict()
-        assert digests(loader) == expected(1)
-        for at, epoch, rest in (
-            (ended, 1, 0),
-            ({**ended, "finished": False, "next_batch": 3}, 0, 3),
-            ({**ended, "finished": False, "next_batch": BATCHES}, 0, BATCHES),
-        ):
-            loader.load_state_dict(at)
-            assert digests(loader) == expected(epoch)[rest:]
-
-
 def test_a_bad_sample_is_told_in_its_own_epoch():
     """Position 2 of epoch 1 is bad, and computed while epoch 0 is the one that is iterated."""
     bad = int(RandomSampler(N, seed=4).indices(1, 2, 3)[0])
@@ -177,16 +143,3 @@ def test_an_error_is_raised_in_its_own_epoch():
 def test_no_batch_of_the_epoch_that_ended_is_kept():
     with loader_of(FakeDataset(N), **THREADS) as loader:
         wait_until_let_go([weakref.ref(batch["image"]) for batch in loader])
-
-
-def test_closing_forgets_what_was_computed():
-    dataset = Noted(N)
-    loader = loader_of(dataset, **THREADS)
-    for _ in loader:
-        pass
-    begun_after_rest(dataset, BATCHES + AHEAD)
-    loader.close()
-    count = len(dataset.begun)
-    assert digests(loader) == expected(1)
-    assert dataset.begun.count((1, 0)) == 2 and len(dataset.begun) > count
-    loader.close()

@@ -5,14 +5,11 @@ from __future__ import annotations
 import csv
 import logging
 
-import numpy as np
 import pytest
 
 from penstock.pipeline.loader.faults import BadSampleError
 from penstock.pipeline.samplers.random import RandomSampler
-from penstock.pipeline.samplers.sequential import SequentialSampler
 from tests.pipeline.loader.fakes import FakeDataset, FakeStream, digests, make_loader
-from tests.pipeline.loader.staged import RowsCollated, StagedFake
 
 N = 400
 BAD = (3, 17, 200, 399)
@@ -48,18 +45,6 @@ def test_replace_changes_the_bad_rows_and_nothing_else():
     assert loader.stats.bad_samples == 4 and loader.stats.samples == N
 
 
-def test_replacements_depend_on_epoch_and_position_alone():
-    dataset = FakeDataset(N, bad=range(0, N, 7))
-    settings = {"max_error_rate": 1.0}
-    big = _rows(make_loader(dataset, RandomSampler(N), batch_size=50, **settings))
-    small = _rows(make_loader(dataset, RandomSampler(N), batch_size=7, **settings))
-    ranks = [
-        make_loader(dataset, RandomSampler(N), batch_size=9, rank=r, world_size=3, **settings)
-        for r in range(3)
-    ]
-    assert big == small == sorted(row for loader in ranks for row in _rows(loader) if row[2])
-
-
 def test_replacements_are_of_the_same_class_if_the_sampler_asks_for_it():
     dataset = FakeDataset(N, bad=range(0, N, 7))
     labels = dataset.index.column("label")
@@ -69,47 +54,6 @@ def test_replacements_are_of_the_same_class_if_the_sampler_asks_for_it():
     assert all(labels[asked[position]] == labels[index] for position, index, _ in rows)
     rows = _rows(make_loader(dataset, RandomSampler(N), max_error_rate=1.0))
     assert not all(labels[asked[position]] == labels[index] for position, index, _ in rows)
-
-
-class InOrder(SequentialSampler):
-    def __init__(self, *same):
-        super().__init__(N)
-        self.same = same
-
-
-def _with_columns(bad, **columns):
-    """A dataset whose index has these columns beside its own."""
-    dataset = FakeDataset(N, bad=bad)
-    dataset.index._columns |= columns
-    return dataset
-
-
-def test_a_replacement_is_alike_in_every_column_asked_for():
-    dataset = _with_columns(range(0, N, 40), size=np.arange(N) // 3 % 4)
-    rows = _rows(make_loader(dataset, InOrder("label", "size"), max_error_rate=1))
-    for name in ("label", "size"):
-        column = dataset.index.column(name)
-        assert all(column[position] == column[index] for position, index, _ in rows)
-
-
-def test_the_only_other_record_of_a_class_is_found():
-    dataset = _with_columns((390,), label=np.isin(np.arange(N), (390, 391)).astype(int))
-    assert _rows(make_loader(dataset, InOrder("label")))[390][1] == 391
-
-
-def test_a_record_of_a_rare_class_is_looked_for_from_several_places():
-    """Of each class one good record: from a single place most are not ahead."""
-    labels, rare = np.zeros(N, np.int64), np.arange(1, 21)
-    labels[100 + rare] = labels[300 + rare] = rare
-    dataset = _with_columns(300 + rare, label=labels)
-    rows = _rows(make_loader(dataset, InOrder("label"), max_error_rate=1))
-    assert sum(rows[300 + label][1] == 100 + label for label in rare.tolist()) >= 15
-
-
-def test_a_class_of_bad_records_takes_others():
-    dataset = FakeDataset(30, bad=range(0, 30, 3))
-    rows = _rows(make_loader(dataset, SameLabel(30), max_error_rate=1.0))
-    assert len(rows) == 30
 
 
 def test_skip_shrinks_the_batch():
@@ -193,9 +137,6 @@ def test_bad_samples_are_logged_once_and_listed_every_time(tmp_path, caplog):
     assert sorted((int(row["epoch"]), int(row["index"])) for row in rows) == sorted(
         (epoch, index) for epoch in (0, 1) for index in BAD
     )
-    again = make_loader(FakeDataset(N, bad=BAD), RandomSampler(N), bad_samples_path=path)
-    digests(again)
-    assert list(csv.DictReader(path.open())) == rows, "computed again, listed once"
 
 
 def test_padding_does_not_count_a_bad_sample_twice():
@@ -203,15 +144,6 @@ def test_padding_does_not_count_a_bad_sample_twice():
     rows = _rows(loader)
     assert loader.stats.bad_samples == 1 and loader.stats.samples == 10
     assert rows[1][:2] == rows[11][:2] and not rows[11][2], "with its draws"
-
-
-def test_a_quarantined_record_is_not_computed():
-    loader = make_loader(FakeDataset(40, deadly=13))
-    state = make_loader(FakeDataset(40)).state_dict() | {"quarantined": [13]}
-    loader.load_state_dict(state)
-    rows = _rows(loader)
-    assert rows[13][0] == 13 and rows[13][1] != 13 and loader.stats.bad_samples == 1
-    assert loader.state_dict()["quarantined"] == [13]
 
 
 @pytest.mark.parametrize(
@@ -228,16 +160,6 @@ def test_a_quarantined_record_is_so_in_all_epochs_and_an_item_in_its_own(
     assert loader.stats.bad_samples == in_epoch_0 + 1
 
 
-def test_a_quarantined_record_is_not_read_for_the_shape_of_its_image():
-    class Unknown(StagedFake):
-        row_shape = None
-
-    read = []
-    loader = make_loader(Unknown(40, on_read=read.extend), collate=RowsCollated(), max_error_rate=1)
-    loader.load_state_dict(loader.state_dict() | {"quarantined": [0]})
-    assert _rows(loader)[0][1] != 0 and 0 not in read
-
-
 def test_a_stream_skips_where_it_should_replace():
     loader = make_loader(FakeStream(20, bad=(3, 8, 9, 10, 11)), batch_size=4, max_error_rate=1)
     batches = [*loader]
@@ -251,10 +173,3 @@ def test_a_stream_skips_where_it_should_replace():
     with pytest.raises(BadSampleError, match="all records of rank 1 are bad"):
         none = FakeStream(20, bad=range(20))
         [*make_loader(none, batch_size=8, max_error_rate=1, rank=1, world_size=2)]
-
-
-def test_overhead_of_padding_is_counted():
-    loader = make_loader(FakeDataset(40))
-    digests(loader)
-    assert loader.stats.padding_overhead == pytest.approx(0.25)
-    assert np.isclose(loader.stats.real, 120)

@@ -7,17 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock import compose
-from penstock.core.sample import BadRecord
 from penstock.datasets.map_dataset import MapDataset
-from penstock.datasets.storages.memmap.storage import MemmapStorage
-from penstock.pipeline.build import build_loader
-from penstock.pipeline.collates.list import ListCollate
-from penstock.pipeline.collates.stack import stack
+from penstock.datasets.storages.arrays import MemmapStorage
+from penstock.pipeline.collates.fields import ListCollate, stack
 from penstock.pipeline.loader.compute import BatchComputer
 from penstock.pipeline.loader.contract import BatchTask
-from penstock.pipeline.samplers.sequential import SequentialSampler
-from penstock.transforms.cpu.stack import build_stack
+from penstock.pipeline.samplers.random import SequentialSampler
+from penstock.transforms.cpu.stack import Stack
 from penstock.transforms.decode.raw import RawDecoder
 from tests.building import build_step
 from tests.contracts.equality import assert_same
@@ -44,7 +40,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def dataset(storage, *, kind=MapDataset, keys=None, steps=None, decode=None):
-    transform = build_stack(steps or {}, build_step=build_step)
+    transform = Stack(steps or {}, build_step=build_step)
     return kind(storage, decode=decode or RawDecoder(), transform=transform, seed=0, keys=keys)
 
 
@@ -85,41 +81,19 @@ def test_a_batch_is_that_of_its_samples(folder, taken, keys):
     whole = computed(dataset(storage, keys=keys), task())
     assert len(taken) == 1
     assert_same(whole.batch, one_by_one.batch)
-    assert (whole.positions, whole.samples, whole.faults) == (4, 4, ())
-    assert (one_by_one.positions, one_by_one.samples) == (4, 4)
-    assert whole.times.read > 0 and whole.times.collate > 0
+    assert (whole.positions, whole.stats.samples, whole.faults) == (4, 4, ())
+    assert (one_by_one.positions, one_by_one.stats.samples) == (4, 4)
+    assert whole.stats.read > 0 and whole.stats.collate > 0
     if keys and "depth" in keys:
         assert "depth" not in taken[0], "what is dropped is not read"
 
 
-def test_the_batch_owns_its_memory(folder):
-    storage, asked = MemmapStorage(str(folder)), task()
-    batch = computed(dataset(storage), asked).batch
-    assert not np.shares_memory(batch["position"], asked.positions)
-    assert not np.shares_memory(batch["index"], asked.indices)
-    assert not np.shares_memory(batch["valid"], asked.valid)
-    batch["image"].fill(0)
-    assert computed(dataset(storage), asked).batch["image"].any()
-
-
-def test_images_are_put_where_they_are_wanted(folder):
-    slot = bytearray(10_000)
-    batch = computed(
-        dataset(MemmapStorage(str(folder))), task(), allocate=lambda n: memoryview(slot)[:n]
-    ).batch
-    assert np.shares_memory(batch["image"], np.frombuffer(slot, np.uint8))
-    assert_same(batch, computed(dataset(MemmapStorage(str(folder))), task()).batch)
-
-
 class Decoding(MapDataset):
+    columnar = False
+
     def finish(self, records, positions, epoch, **options):
         samples = super().finish(records, positions, epoch, **options)
         return [{**sample, "label": 0} for sample in samples]
-
-
-class Reading(MapDataset):
-    def read(self, indices, positions, epoch):
-        return [BadRecord(0, "0", "gone") for _ in indices]
 
 
 class Halving:
@@ -147,40 +121,3 @@ def test_samples_that_need_a_look_are_made_one_by_one(folder, taken, changes, co
     assert not taken
     assert_same(delivery.batch, computed(dataset(Bare(storage), **changes), asked, collate).batch)
     assert [fault.position for fault in delivery.faults] == list(quarantined)
-
-
-def test_a_reading_of_ones_own_is_honoured(folder, taken):
-    storage = MemmapStorage(str(folder))
-    with pytest.raises(ValueError, match="bad as well"):
-        computed(dataset(storage, kind=Reading), task())
-    assert not taken
-
-
-def test_a_field_to_be_renamed_that_is_not_there(folder):
-    with pytest.raises(ValueError, match=r"no field 'photo' in '26' of memmap"):
-        computed(dataset(MemmapStorage(str(folder)), keys={"photo": "image"}), task())
-
-
-WAYS = [
-    ["loader=inline"],
-    ["loader=threads", "loader.num_workers=2"],
-    ["loader=processes", "loader.num_workers=2"],
-    ["loader=torch", "loader.num_workers=2"],
-]
-
-
-@pytest.mark.parametrize("way", WAYS, ids=["inline", "threads", "processes", "torch"])
-def test_every_engine_makes_the_batches_of_single_samples(folder, way):
-    data = ["dataset=memmap", f"dataset.storage.path={folder}", "dataset.val_fraction=0.2"]
-    common = [*data, "augment=small", "loader.batch_size=5", "loader.drop_last=false"]
-
-    def epochs(overrides, *, whole):
-        with build_loader(compose([*common, *overrides])) as loader:
-            assert loader._compute.way == "columns"
-            if not whole:
-                loader._compute._by_columns = None
-            return [list(loader) for _ in range(2)]
-
-    expected = epochs(["loader=inline"], whole=False)
-    assert_same(epochs(way, whole=True), expected)
-    assert all((batch["epoch"] == 1).all() for batch in expected[1])

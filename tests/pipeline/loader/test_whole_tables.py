@@ -11,22 +11,17 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock import compose
 from penstock.core.sample import Record
-from penstock.datasets.fitting import _chunks
 from penstock.datasets.map_dataset import MapDataset
-from penstock.datasets.sample_stages import DecodeStage
+from penstock.datasets.storages.arrays import MemmapStorage
 from penstock.datasets.storages.arrow import ArrowStorage
 from penstock.datasets.storages.csv import CsvStorage
-from penstock.datasets.storages.memmap import MemmapStorage
 from penstock.datasets.storages.parquet import ParquetStorage
-from penstock.pipeline.build import build_loader
-from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.collates.fields import stack
 from penstock.pipeline.loader.compute import BatchComputer
 from penstock.pipeline.loader.contract import BatchTask
-from penstock.pipeline.loader.digest import batch_digest
-from penstock.pipeline.samplers.sequential import SequentialSampler
-from penstock.transforms.cpu.stack import build_stack
+from penstock.pipeline.samplers.random import SequentialSampler
+from penstock.transforms.cpu.stack import Stack
 from penstock.transforms.decode.raw import RawDecoder
 from penstock.transforms.decode.table import TableDecoder
 from tests.building import build_step
@@ -98,9 +93,9 @@ def write_arrays(folder: Path, columns: dict[str, list]) -> MemmapStorage:
 WRITE = {"csv": write_csv, "parquet": write_parquet, "arrow": write_arrow, "memmap": write_arrays}
 DECODE = [
     {},
-    {"scaling": "robust", "missing": "mean", "indicators": False, "categorical": ["code", "count"]},
-    {"scaling": "min_max", "missing": "constant", "fill": -3.5, "target": "price", "min_count": 3},
-    {"scaling": "none", "max_categories": 1, "categorical": ["some"], "numeric": ["count"]},
+    {"scaling": "robust", "missing": "mean", "categorical": ["code", "count"]},
+    {"scaling": "min_max", "target": "price", "min_count": 3},
+    {"scaling": "none", "categorical": ["some"], "numeric": ["count"]},
 ]
 
 
@@ -114,14 +109,14 @@ def fitted(storage, **arguments) -> TableDecoder:
 
 
 def computer(storage, decode, *, whole=True, keys=None, on_error="replace") -> BatchComputer:
-    transform = build_stack({}, build_step=build_step)
+    transform = Stack({}, build_step=build_step)
     data = MapDataset(storage, decode=decode, transform=transform, seed=0, keys=keys)
     made = BatchComputer(
         data, sampler=SequentialSampler(len(storage)), collate=stack, seed=0, on_error=on_error
     )
     assert made.way == "columns"
     if not whole:
-        made._by_columns = None
+        made.way = "sample"
     return made
 
 
@@ -129,31 +124,6 @@ def task(seed=0, count=40) -> BatchTask:
     rng = np.random.default_rng(seed)
     at = rng.integers(0, N, count)
     return BatchTask(3, 1, at, np.ones(count, np.bool_), rng.permutation(N)[at])
-
-
-@pytest.mark.parametrize("kind", WRITE)
-@pytest.mark.parametrize("keys", [None, {"size": "other", "count": None}])
-def test_rows_that_are_learned_from_are_the_same_from_columns(tmp_path, kind, keys, monkeypatch):
-    storage = WRITE[kind](tmp_path, draw(0))
-    stage = DecodeStage(TableDecoder(), keys=keys, storage="t")
-    monkeypatch.setattr("penstock.datasets.fitting._CHUNK_ROWS", 25)
-    with monkeypatch.context() as patch:
-        patch.setattr(type(storage), "read", lambda *_: pytest.fail("rows are read"))
-        taken = list(_chunks(storage, stage))
-    monkeypatch.setattr(type(storage), "take", lambda *_: None)  # as where one is bad
-    read = list(_chunks(storage, stage))
-    assert [len(next(iter(chunk.values()))) for chunk in read] == [25, 25, 25, 15]
-
-    def shown(chunks):  # NaN is not equal to itself, and numbers of NumPy are shown otherwise
-        listed = [
-            {k: v if isinstance(v, list) else v.tolist() for k, v in c.items()} for c in chunks
-        ]
-        return [{k: [repr(np.asarray(v).tolist()) for v in c[k]] for k in c} for c in listed]
-
-    assert shown(taken) == shown(read)
-    assert [*taken[0]] == [*read[0]]
-    decoder = TableDecoder(categorical=["code"])
-    assert decoder.fit(taken, where="t") == decoder.fit(read, where="t")
 
 
 @pytest.fixture
@@ -188,19 +158,6 @@ def test_a_batch_is_that_of_its_rows(tmp_path, kind, decoded):
                 assert list(found.batch) == list(expected.batch), "fields in their order"
                 assert found.faults == expected.faults == ()
             assert not decoded, "no row was decoded by itself"
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("keys", [None, {"town": None, "size": "label", "label": "class"},
-                                  {"*": None, "some": "some", "late": "late"}])  # fmt: skip
-def test_rows_that_are_not_decoded_keep_what_is_missing(tmp_path, kind, keys, decoded):
-    storage = WRITE[kind](tmp_path, draw(0))
-    expected = computer(storage, RawDecoder(), keys=keys, whole=False)(task()).batch
-    decoded.clear()
-    found = computer(storage, RawDecoder(), keys=keys)(task()).batch
-    assert batch_digest(found) == batch_digest(expected), "NaN among them, bit by bit"
-    assert not decoded
-    assert any(isinstance(values, list) and None in values for values in found.values())
 
 
 BAD = {
@@ -242,79 +199,3 @@ def test_a_damaged_group_is_bad_row_by_row(tmp_path):
     os.unlink(tmp_path / "1.parquet")
     asked = BatchTask(0, 0, np.arange(30, 60), np.ones(30, np.bool_), np.arange(30, 60))
     assert [fault.position for fault in made(asked).faults] == list(range(45, 60))
-
-
-def test_columns_of_a_csv_are_kept_for_all_processes(tmp_path, monkeypatch, decoded):
-    storage = write_csv(tmp_path, draw(0))
-    decode = fitted(storage)
-    computer(storage, decode)
-    monkeypatch.setattr("penstock.datasets.storages.csv._Parser", None)
-    again = CsvStorage(storage.path)
-    assert_same(computer(again, decode)(task()).batch, computer(storage, decode)(task()).batch)
-
-
-def test_tables_with_images_or_lists_are_read_row_by_row(tmp_path):
-    (tmp_path / "t.csv").write_text("image,x\na.jpg,1\n")
-    assert CsvStorage(str(tmp_path / "t.csv")).column_fields == ()
-    pq.write_table(pa.table({"x": [1.0] * 4, "list": [[1, 2]] * 4}), tmp_path / "t.parquet")
-    lists = ParquetStorage(str(tmp_path / "t.parquet"))
-    assert lists.column_fields == () and lists.take(np.zeros(0, np.int64), ["x", "list"]) is None
-    assert lists.take(np.zeros(0, np.int64), ["list"]) is None
-    assert lists.take(np.arange(4), ["x"])["x"].tolist() == [1.0] * 4
-
-
-@pytest.fixture
-def batches(tmp_path):
-    """Epochs of a table with a bad row, by overrides; taken whole, or made of single rows."""
-    columns = draw(2)
-    columns["size"] = [None if v is None else v % 1 for v in columns["size"]]
-    columns["size"][7] = float("inf")
-
-    def epochs(kind, *overrides, whole=True, **ranks):
-        path = tmp_path / "t.csv" if kind == "csv" else tmp_path
-        if not any(tmp_path.glob(f"*.{kind}")):
-            WRITE[kind](tmp_path, columns)
-        common = [f"dataset={kind}", f"dataset.storage.path={path}", "dataset/decode=table",
-                  "augment=as_is", "loader.batch_size=12", "loader.drop_last=false",
-                  "loader.max_error_rate=1", "dataset.val_fraction=0"]  # fmt: skip
-        with build_loader(compose([*common, *overrides]), "train", **ranks) as loader:
-            assert loader._compute.way == "columns"
-            if not whole:
-                loader._compute._by_columns = None
-            found = [list(loader) for _ in range(2)]
-            assert loader.stats.bad_samples or ranks
-            return found
-
-    return epochs
-
-
-WAYS = {
-    "inline": ["loader=inline"],
-    "threads": ["loader=threads", "loader.num_workers=2"],
-    "processes": ["loader=processes", "loader.num_workers=2"],
-    "torch": ["loader=torch", "loader.num_workers=2"],
-}
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet"])
-@pytest.mark.parametrize("way", WAYS)
-def test_every_engine_makes_the_batches_of_single_rows(batches, kind, way):
-    assert_same(batches(kind, *WAYS[way]), batches(kind, *WAYS["inline"], whole=False))
-
-
-@pytest.mark.parametrize("rank", range(3))
-def test_every_rank_makes_the_batches_of_single_rows(batches, rank):
-    ranks = {"rank": rank, "world_size": 3}
-    alone = batches("csv", *WAYS["inline"], whole=False, **ranks)
-    assert_same(batches("csv", *WAYS["threads"], **ranks), alone)
-
-
-@pytest.mark.parametrize("kind", ["csv", "parquet", "arrow"])
-def test_texts_that_are_all_missing_so_far_are_none(tmp_path, kind):
-    columns = draw(0)
-    columns["late"] = [None] * 60 + [f"new{number}" for number in range(60, N)]
-    storage = WRITE[kind](tmp_path, columns)
-    for rows in (np.arange(10), np.array([3, 70, 5])):
-        taken = storage.take(rows, {"late"})["late"].tolist()
-        assert taken == [record.fields["late"] for record in storage.read(rows)]
-        assert taken == [columns["late"][row] for row in rows]

@@ -11,11 +11,12 @@ from penstock.pipeline.loader.worker_errors import describe_death
 
 
 @pytest.mark.parametrize(
-    ("number", "name"), [(signal.SIGTERM, "SIGTERM"), (signal.SIGRTMIN + 6, "SIGRTMIN+6")]
+    ("number", "name"),
+    [(signal.SIGTERM, "Terminated"), (signal.SIGRTMIN + 6, "Real-time signal 6")],
 )
 def test_any_signal_that_kills_a_worker_is_named(number, name):
-    assert f"was killed by signal {int(number)} ({name})" in describe_death(7, -int(number))
-    assert ending_of(-int(number)) == f"signal {name}"
+    how = f"signal {int(number)} ({name})"
+    assert f"ended with {how}" in describe_death(7, -int(number)) and ending_of(-int(number)) == how
 
 
 def test_an_exit_code_is_told():

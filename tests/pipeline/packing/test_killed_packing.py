@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -20,7 +18,7 @@ from penstock.pipeline.config.components import register_components
 from penstock.pipeline.packing.run import pack
 from tests.datasets.writers.writer_contract import contents, records_of
 from tests.pipeline.packing.killing import check_killed, pack_killed
-from tests.pipeline.packing.packings import KINDS, Deadly, packing, small_writer
+from tests.pipeline.packing.packings import KINDS, Deadly, packing
 from tests.waiting import wait_until
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -72,23 +70,17 @@ def test_what_was_replaced_and_not_yet_removed_is_in_nobodys_way(tmp_path):
 
 
 def test_a_part_cut_short_in_the_staging_folder_is_written_again(tmp_path):
-    def spooling(target):
-        return replace(packing(target), writer=writer)
-
-    writer = small_writer()
-    writer.part_bytes = 1  # more than that is never held in memory
     assert pack(packing(tmp_path / "whole")) == 0
-    for cut in ("result/train/spool-000002", "journal/train/joined"):
-        target = tmp_path / cut.replace("/", " ")
-        staging = tmp_path / f".{target.name}.packing"
-        for step in range(30, 400):  # until it is there
-            assert pack_killed(lambda target=target: spooling(target), step) is None
-            if (staging / cut).exists() and (staging / cut).stat().st_size:
-                break
-            shutil.rmtree(staging)
-        os.truncate(staging / cut, (staging / cut).stat().st_size // 2)
-        assert pack_killed(lambda target=target: spooling(target), None) == 0
-        assert contents(target) == contents(tmp_path / "whole")
+    target, staging = tmp_path / "cut", tmp_path / ".cut.packing"
+    part = staging / "result/train/part-00001-of-00005.lmdb"
+    for step in range(30, 400):  # until it is there
+        assert pack_killed(lambda: packing(target), step) is None
+        if (staging / "journal/train/000001").exists():
+            break
+        shutil.rmtree(staging)
+    os.truncate(part, part.stat().st_size // 2)
+    assert pack_killed(lambda: packing(target), None) == 0
+    assert contents(target) == contents(tmp_path / "whole")
 
 
 def test_a_worker_that_is_killed_is_replaced(tmp_path):
@@ -102,10 +94,8 @@ def test_a_worker_that_is_killed_is_replaced(tmp_path):
     assert contents(tmp_path / "packed") == contents(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    ("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGRTMIN + 3, "SIGRTMIN+3")]
-)
-def test_a_record_that_kills_every_worker_is_named(tmp_path, number, name):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGRTMIN + 3])
+def test_a_record_that_kills_every_worker_is_named(tmp_path, number):
     (tmp_path / "counts").mkdir()
     listed = records_of(KINDS)
     source = Deadly(
@@ -114,7 +104,7 @@ def test_a_record_that_kills_every_worker_is_named(tmp_path, number, name):
     )  # fmt: skip
     cause = (
         rf"records 10 to 14 of listed records ended its worker process 3 times "
-        rf"\(signal {re.escape(name)}\)"
+        rf"\(signal {number:d} "
     )
     before = _children()
     with pytest.raises(ValueError, match=cause):

@@ -60,7 +60,7 @@ def test_what_was_sent_is_gone_on_from(hidden, tmp_path):
     there = packing(hidden / "twice", {"train": records}, num_workers=2, launcher="ray")
     with pytest.raises(ValueError, match="ended its worker process 3 times"):
         pack(there)
-    assert [*hidden.glob(".twice*/**/spool-*")], "whole parts are kept"
+    assert [*hidden.glob(".twice*/**/part-*")], "whole parts are kept"
     assert pack(there) == 0
     assert pack(packing(hidden / "once", {"train": records})) == 0
     assert contents(hidden / "twice") == contents(hidden / "once")

@@ -22,7 +22,7 @@ from penstock.pipeline.learning.losses import total_loss
 from penstock.pipeline.pictures.picture import class_colour, draw_box_masks
 from penstock.pipeline.tasks.instances import Instances
 from penstock.pipeline.tasks.multi import Multi
-from penstock.transforms.cpu.stack import build_stack
+from penstock.transforms.cpu.stack import Stack
 from penstock.transforms.decode.image import ImageDecoder
 from tests.contracts.task import check_task
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
@@ -105,7 +105,6 @@ def test_masks_of_any_shape_survive_their_run_lengths():
         ([[1, 2, 3, 4]], "a polygon of its mask has fewer than 3 corners"),
         ([], "fewer than 3 corners"),
         ({"size": [8, 10], "counts": [3, 4]}, "the runs of its mask are not 10x8 pixels"),
-        ({"size": [9, 10], "counts": "x"}, r"its mask has 10x9 pixels, the image \(10, 8\)"),
         ({"size": [8, 10]}, "lacks 'counts'"),
     ],
 )
@@ -138,7 +137,7 @@ def bounds(mask):
 
 
 def test_masks_and_boxes_stay_aligned_under_augmentations():
-    stack = build_stack(STEPS, build_step=build)
+    stack = Stack(STEPS, build_step=build)
     counts = []
     for number in range(16):
         scene = draw_scene(0, number)
@@ -174,13 +173,13 @@ def test_steps_that_do_not_move_masks_refuse_them(name):
     step = build({"_target_": f"transform/{name}", "p": 1.0, **size})
     sample = {"image": np.zeros((8, 8, 3), np.uint8), "key": "a", "boxes": np.zeros((0, 4)),
               "box_labels": np.zeros(0, int), "box_masks": np.zeros((0, 8, 8))}  # fmt: skip
-    with pytest.raises(ValueError, match=f"{name}: 'a' has box_masks.*annotations.masks=false"):
+    with pytest.raises(ValueError, match=f"{name}: 'a' has .*box_masks.*annotations.masks=false"):
         step(sample, np.random.default_rng(0), [sample] * (3 if name == "mosaic" else 1))
 
 
 def batch_of(count=4, side=64):
     resize = {"resize": {"_target_": "albumentations.Resize", "height": side, "width": side}}
-    stack = build_stack(resize, build_step=build)
+    stack = Stack(resize, build_step=build)
     samples = []
     for number in range(count):
         scene = draw_scene(0, number)

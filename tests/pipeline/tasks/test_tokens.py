@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from penstock import build_loader, compose
-from penstock.pipeline.collates.packed import PackedCollate
-from penstock.pipeline.collates.pad import PaddedCollate
+from penstock.pipeline.collates.fields import PackedCollate, PaddedCollate
 from penstock.pipeline.learning.building import build_model, build_task
 from penstock.pipeline.learning.networks import TokenModel
 from penstock.pipeline.tasks.tokens import NextToken

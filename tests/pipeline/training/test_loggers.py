@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from penstock.core.contracts import LoggerCapabilities
+from penstock.core.contracts import Logger
 from penstock.core.registry import register
 from penstock.pipeline.training import job, remote_logger
 from penstock.pipeline.training.loggers.csv import CsvLogger
@@ -28,15 +28,15 @@ from tests.pipeline.training.tiny_runs import rows, the_folder
 
 
 def begin(logger):
-    logger.capabilities.begin()
+    logger.begin()
 
 
 def draw(logger):
-    logger.capabilities.picture(0, "first_batch", np.full((4, 6, 3), 7, np.uint8))
+    logger.picture(0, "first_batch", np.full((4, 6, 3), 7, np.uint8))
 
 
 def fail(logger):
-    logger.capabilities.failed()
+    logger.failed()
 
 
 def figures_of_csv(folder: Path):
@@ -66,17 +66,16 @@ def test_tensorboard(tmp_path):
     check_logger(lambda: TensorBoardLogger(run_dir=tmp_path), read, draw=draw)
 
 
-class Service:
+class Service(Logger):
     """Keeps what it is given while it is up; `up` is the event that says so."""
 
-    capabilities = LoggerCapabilities(remote=True)
+    remote = True
 
     def __init__(self) -> None:
         self.taken: list[int] = []
         self.ended = ""
         self.up = threading.Event()
         self.asked = threading.Event()
-        self.capabilities = LoggerCapabilities(remote=True, failed=self.failed)
 
     def log(self, step, values):
         self.asked.set()
@@ -108,7 +107,7 @@ def test_what_a_service_refuses_is_told_once_and_given_again_in_order(monkeypatc
         assert logger.state_dict() == {"taken": 0}  # waits for no service that fails
         service.up.set()
         logger.log(3, {"loss": 1.0})
-        logger.capabilities.failed()
+        logger.failed()
         logger.close()
     assert service.taken == [0, 1, 2, 3] and service.ended == "failed and closed"
     said = "logger service: ConnectionError: http://me:***@host refused the connection; training"
@@ -140,15 +139,11 @@ def test_a_service_that_hangs_does_not_keep_a_run_from_its_end(caplog):
 class Refusing(Service):
     """A service that is down."""
 
-    def begin(self):
-        print("begun")
-
     def __init__(self, *, begins: bool = True) -> None:
         super().__init__()
-        self.capabilities = LoggerCapabilities(remote=True, begin=self._begin)
         self._begins = begins
 
-    def _begin(self):
+    def begin(self):
         if not self._begins:
             raise ValueError("no such project")
 
@@ -197,13 +192,11 @@ class Album(CsvLogger):
 
     taken: dict[tuple[str, int], tuple[int, ...]] = {}  # noqa: RUF012
 
-    @property
-    def capabilities(self):
-        def picture(step, name, picture):
-            assert picture.dtype == np.uint8
-            self.taken[name, step] = picture.shape
+    draws = True
 
-        return LoggerCapabilities(picture=picture)
+    def picture(self, step, name, picture):
+        assert picture.dtype == np.uint8
+        self.taken[name, step] = picture.shape
 
 
 @pytest.mark.usefixtures("tiny_parts")

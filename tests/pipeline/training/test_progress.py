@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.core.stage_times import StageTimes
-from penstock.pipeline.loader.contract import Delivery
+from penstock.pipeline.loader.contract import BatchStats, Delivery
 from penstock.pipeline.loader.stats import LoaderStats, limit_text
 from penstock.pipeline.training.checkpoint import RunState
 from penstock.pipeline.training.output import print_line
@@ -98,14 +97,13 @@ def test_the_one_limit_is_named(terminal, capsys, wait_share, stages, limit):
 def test_a_slow_part_is_found_when_the_first_batches_are_past(monkeypatch, slow, limit):
     now = [0.0]
     monkeypatch.setattr("time.perf_counter", lambda: now[0])
-    stats, took = LoaderStats(), StageTimes()
-    took.transform = 0.02
+    stats, took = LoaderStats(), BatchStats(transform=0.02, samples=8)
     stats.begin()
     for number in range(103):
         if number:
             stats.asked()
         now[0] += 0.01 if slow == "loader" and number else 60.0 * (not number)
-        stats.add(Delivery(number, {}, samples=8, times=took))
+        stats.count_in(Delivery(number, {}, stats=took))
         assert not stats.limit or number >= 100
         now[0] += 0.01
     assert stats.limit.startswith(limit)

@@ -9,7 +9,6 @@ import urllib.request
 import pytest
 
 from penstock import compose
-from penstock.core.contracts import LoggerCapabilities, capabilities_of
 from penstock.pipeline.training.job import train
 from penstock.pipeline.training.loggers.prometheus import PrometheusLogger
 from tests.contracts.logger import ROWS
@@ -26,7 +25,7 @@ def port():
 
 def begun(port):
     logger = PrometheusLogger(port=port)
-    capabilities_of(logger, LoggerCapabilities).begin()
+    logger.begin()
     return logger
 
 

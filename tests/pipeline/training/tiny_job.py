@@ -83,6 +83,9 @@ class TinyLoader:
         self.dataset = None
         self.closed = False
 
+    def start(self) -> None:
+        """There are no workers to start."""
+
     def __len__(self) -> int:
         full = self.samples // self.batch_size
         return full if self.drops else -(-self.samples // self.batch_size)

@@ -1,4 +1,4 @@
-"""Demo images whose shapes can be told apart, and transforms that are given others."""
+"""Demo images whose shapes have numbers, and transforms with given partners."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from penstock.datasets.demo.shapes import draw_scene
 
 
 def scene(number: int, *, split: int = 0, mask: bool = True) -> dict:
-    """A demo image whose mask numbers its shapes, so that each of them can be told apart."""
+    """A demo image whose mask numbers its shapes, so that tests know each of them."""
     drawn = draw_scene(split, number)
     ids = np.zeros(drawn.mask.shape, np.int64)
     for row, (box, label) in enumerate(zip(drawn.boxes, drawn.box_labels, strict=True)):
@@ -30,6 +30,15 @@ def scene(number: int, *, split: int = 0, mask: bool = True) -> dict:
         "index": number,
     }
     return {**sample, "mask": ids} if mask else sample
+
+
+def shapes_of(made: dict):
+    """Yield the box and the pixels of each shape, whose other fields are in step."""
+    assert len(made["boxes"]) == len(made["box_labels"]) == len(made["box_areas"])
+    labels = made["box_labels"].tolist()
+    for box, label, area in zip(made["boxes"], labels, made["box_areas"], strict=True):
+        assert area == label % 100 + 0.5 * (label // 100)
+        yield box, made["mask"] == label + 1
 
 
 def rng(position: int):

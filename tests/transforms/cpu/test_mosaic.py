@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 from penstock.transforms.cpu.mosaic import Mosaic
-from penstock.transforms.cpu.targets import BoxSettings
 from tests.contracts.transform import check_transform
-from tests.transforms.cpu.numbered_scenes import Alone, bounds, rng, scene
+from tests.transforms.cpu.numbered_scenes import Alone, bounds, rng, scene, shapes_of
 
 DRAWS = 250
 
@@ -14,33 +13,6 @@ DRAWS = 250
 def test_mosaic_is_a_function_of_sample_and_rng():
     mosaic = Mosaic(height=48, width=64, scale=(0.5, 2.0))
     check_transform(Alone(mosaic, [scene(n) for n in (4, 5, 6)]), [scene(1), scene(2)])
-
-
-def test_boxes_of_a_mosaic_are_around_the_pixels_of_their_shapes():
-    # No image is made smaller here, so that no corner of a shape falls between two pixels.
-    mosaic = Mosaic(height=240, width=250, center=(0.0, 1.0), scale=(1.0, 1.9))
-    count = 0
-    for draw in range(DRAWS):
-        samples = [scene(4 * draw + n) for n in range(4)]
-        made = mosaic(samples[0], rng(draw), samples[1:])
-        height, width = made["image"].shape[:2]
-        assert len(made["boxes"]) == len(made["box_labels"]) == len(made["box_areas"])
-        for box, label, area in zip(
-            made["boxes"], made["box_labels"], made["box_areas"], strict=True
-        ):
-            number, row = divmod(int(label), 100)
-            assert area == row + 0.5 * number, "a row of another field is out of step"
-            pixels = made["mask"] == label + 1
-            if not pixels.any():  # the cut left a corner of its box
-                continue
-            error = box - bounds(pixels)
-            # Of a shape that the edge cuts, the box's other sides may lie beyond what is seen.
-            whole = (box > 0).all() and (box < [width, height, width, height]).all()
-            assert np.abs(error).max() <= 1 if whole else (error <= [1, 1, np.inf, np.inf]).all()
-            count += bool(whole)
-        seen = {v for v in np.unique(made["mask"]).tolist() if v}
-        assert seen <= set((made["box_labels"] + 1).tolist()), "a shape without its box"
-    assert count > DRAWS
 
 
 def test_keypoints_of_a_mosaic_land_on_their_shapes():
@@ -53,13 +25,34 @@ def test_keypoints_of_a_mosaic_land_on_their_shapes():
         for row, (x, y, visible) in enumerate(made["keypoints"].tolist()):
             inside = 0 <= x < 250 and 0 <= y < 240
             assert visible == (2 if inside else 0)
-            if not inside or row % 5 == 0:  # the centre of a ring is no part of it
+            if not inside or row % 5 == 0:  # a ring does not cover its centre
                 continue
             number = 4 * draw + row // 5
             near = made["mask"][max(int(y) - 1, 0) : int(y) + 3, max(int(x) - 1, 0) : int(x) + 3]
             assert (near == 100 * number + 1).any()
             seen += 1
     assert seen > 500
+
+
+def test_boxes_of_a_mosaic_are_around_the_pixels_of_their_shapes():
+    # No image is made smaller here, so that no corner of a shape falls between two pixels.
+    mosaic = Mosaic(height=240, width=250, center=(0.0, 1.0), scale=(1.0, 1.9))
+    count = 0
+    for draw in range(DRAWS):
+        samples = [scene(4 * draw + n) for n in range(4)]
+        made = mosaic(samples[0], rng(draw), samples[1:])
+        height, width = made["image"].shape[:2]
+        for box, pixels in shapes_of(made):
+            if not pixels.any():  # the cut left a corner of its box
+                continue
+            error = box - bounds(pixels)
+            # Of a shape that the edge cuts, the box's other sides may lie beyond what is seen.
+            whole = (box > 0).all() and (box < [width, height, width, height]).all()
+            assert np.abs(error).max() <= 1 if whole else (error <= [1, 1, np.inf, np.inf]).all()
+            count += bool(whole)
+        seen = {v for v in np.unique(made["mask"]).tolist() if v}
+        assert seen <= set((made["box_labels"] + 1).tolist()), "a shape without its box"
+    assert count > DRAWS
 
 
 def test_each_image_of_a_mosaic_touches_the_point():
@@ -76,22 +69,6 @@ def test_each_image_of_a_mosaic_touches_the_point():
     assert (image[50:, 50:] == 10).all() and (image[:50] == 7).all()
 
 
-def test_small_boxes_of_a_mosaic_are_dropped_as_the_limits_say():
-    limits = BoxSettings(min_area=200.0, min_visibility=0.5, min_width=5)
-    kept = Mosaic(height=80, width=80, box_limits=limits)
-    loose = Mosaic(height=80, width=80)
-    fewer = 0
-    for draw in range(50):
-        samples = [scene(4 * draw + n) for n in range(4)]
-        made, all_boxes = (m(samples[0], rng(draw), samples[1:]) for m in (kept, loose))
-        assert np.array_equal(made["image"], all_boxes["image"])
-        sides = made["boxes"][:, 2:] - made["boxes"][:, :2]
-        assert (sides.prod(1) >= 200).all() and (sides[:, 0] >= 5).all()
-        assert set(made["box_labels"]) <= set(all_boxes["box_labels"])
-        fewer += len(all_boxes["boxes"]) - len(made["boxes"])
-    assert fewer > 50
-
-
 def test_samples_without_boxes_and_other_channels():
     mosaic = Mosaic(height=80, width=80)
     empty = {**scene(1), "boxes": np.empty((0, 4), np.float32), "box_labels": np.empty(0, int),
@@ -100,19 +77,13 @@ def test_samples_without_boxes_and_other_channels():
     assert made["boxes"].shape == (0, 4) and made["box_labels"].shape == (0,)
     grey = {**scene(2), "image": scene(2)["image"][:, :, :1]}
     assert mosaic(grey, rng(0), [grey] * 3)["image"].shape == (80, 80, 1)
-    with pytest.raises(ValueError, match="channels must agree"):
-        mosaic(scene(1), rng(0), [grey] * 3)
     bare = {k: v for k, v in scene(2).items() if k != "mask"}
-    with pytest.raises(ValueError, match=r"mask .*'2'"):
-        mosaic(scene(1), rng(0), [bare] * 3)
-
-
-def test_without_partners_nothing_changes():
-    sample = scene(3)
-    assert Mosaic(height=10, width=10)(sample, rng(0), []) is sample
-    assert {Mosaic(height=9, width=9, p=0.5).partners(rng(n)) for n in range(99)} == {0, 3}
-
-
-def test_ranges_the_wrong_way_round_are_refused():
-    with pytest.raises(ValueError, match="give the lower one first"):
-        Mosaic(height=9, width=9, scale=(2.0, 1.0))
+    masks = {**scene(3), "box_masks": np.zeros((1, 3, 3))}
+    for first, other, said in (
+        (scene(1), grey, "channels must agree"),
+        (masks, empty, "'3' has .*box_masks"),
+        (scene(1), bare, "'2' has .*expected image, mask"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            mosaic(first, rng(0), [other] * 3)
+    assert mosaic(empty, rng(0), []) is empty

@@ -5,20 +5,26 @@ from __future__ import annotations
 import torch
 
 from penstock.transforms.device.color_jitter import ColorJitter, Grayscale
+from penstock.transforms.device.geometry import (
+    RandomCrop,
+    RandomErasing,
+    RandomFlip,
+    RandomResizedCrop,
+)
 from penstock.transforms.device.mixing import CutMix, Mixup
-from penstock.transforms.device.random_erasing import RandomErasing
-from penstock.transforms.device.random_resized_crop import RandomResizedCrop
 
 STEPS = {
     "color_jitter": (ColorJitter, {}),
-    "color_jitter in any order": (ColorJitter, {"random_order": True, "p": 0.7}),
     "cutmix": (CutMix, {}),
     "grayscale": (Grayscale, {"p": 0.5}),
     "mixup": (Mixup, {"alpha": 1.0}),
-    "random_erasing": (RandomErasing, {"p": 0.7, "value": [9, 50, 120]}),
+    "random_crop": (RandomCrop, {"size": [9, 12], "padding": 2}),
+    "random_erasing": (RandomErasing, {"p": 0.7, "value": 9}),
+    "random_flip": (RandomFlip, {}),
     "random_resized_crop": (RandomResizedCrop, {"size": [9, 7]}),
 }
 PAIRS = ("cutmix", "mixup")
+MASKED = ("cutmix", "random_crop", "random_flip", "random_resized_crop")
 
 
 def step(name: str, split: str = "train", seed: int = 7, called: str = "step", **options):
@@ -39,7 +45,7 @@ def by_tensors(made):
 
 
 def batch(count: int = 32, height: int = 15, width: int = 13, *, epoch: int = 2, start: int = 100):
-    """Images of noise with labels and masks, uint8 [count, height, width, 3]."""
+    """Images of noise with labels, uint8 [count, height, width, 3]."""
     generator = torch.Generator().manual_seed(count)
     shape = (count, height, width, 3)
     return {
@@ -50,6 +56,11 @@ def batch(count: int = 32, height: int = 15, width: int = 13, *, epoch: int = 2,
         "valid": torch.ones(count, dtype=torch.bool),
         "key": [f"{start + i}.jpg" for i in range(count)],
     }
+
+
+def masked(given):
+    """The same batch with a mask that is the first channel of each image."""
+    return {**given, "mask": given["image"][..., 0].long()}
 
 
 def as_floats(given):

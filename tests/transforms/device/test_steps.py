@@ -1,165 +1,144 @@
-"""Stacks of steps: draws on the host, arithmetic on any kind of batch, steps of others between."""
+"""Every step that draws for rows: draws by position, arithmetic on any kind of batch."""
 
+import copy
 import pickle
-import subprocess
-import sys
+import random
 
 import numpy as np
 import pytest
 import torch
 
-from penstock.transforms.device.color_jitter import ColorJitter, Grayscale
 from penstock.transforms.device.log_mel import LogMel
 from penstock.transforms.device.normalize import Normalize, to_float
-from penstock.transforms.device.random_erasing import RandomErasing
-from penstock.transforms.device.random_resized_crop import RandomResizedCrop
 from penstock.transforms.device.steps import StepChain, apply_steps, host_draws
-from tests.transforms.device.drawn_rows import STEPS, as_floats, batch, same, step
-from tests.transforms.device.test_random_crop import batch as small_batch
-from tests.transforms.device.test_random_crop import crop
-from tests.transforms.device.test_random_flip import flip
-from tests.waits import on_meta
+from tests.contracts.equality import untouched_global_states
+from tests.transforms.device.drawn_rows import (
+    MASKED,
+    PAIRS,
+    STEPS,
+    as_floats,
+    batch,
+    by_tensors,
+    masked,
+    part,
+    same,
+    step,
+)
 
-TRAIN = {"seed": 7, "split": "train"}
+LAYOUTS = {
+    "bytes": lambda given: given,
+    "floats": as_floats,
+    "contiguous floats": lambda given: {
+        **as_floats(given),
+        "image": as_floats(given)["image"].contiguous(),
+    },
+}
+EVERY = pytest.mark.parametrize("name", STEPS)
+LAYOUT = pytest.mark.parametrize("layout", LAYOUTS)
 
 
-def movers():
-    return [crop(padding=3), flip(p=0.4), crop(size=[8, 5], step="crop2")]
+def of(name, layout="bytes", **more):
+    value = 0.4 if layout != "bytes" else 0.0
+    return step(name, **({"value": value} if name == "random_erasing" else {}), **more)
 
 
 def stack():
-    return [
-        RandomResizedCrop(size=[12, 10], step="crop", **TRAIN),
-        flip(),
-        ColorJitter(p=0.8, random_order=True, step="color", **TRAIN),
-        Grayscale(p=0.3, step="grey", **TRAIN),
-        step("mixup", p=0.5, alpha=0.2, called="mixup"),
-        step("cutmix", called="cutmix"),
-        Normalize(),
-        RandomErasing(p=0.5, step="erase", **TRAIN),
-    ]
+    names = ("random_resized_crop", "random_flip", "color_jitter", "grayscale")
+    steps = [step(name, called=name) for name in names]
+    steps += [step("mixup", p=0.5, called="mixup"), step("cutmix", called="cutmix"), Normalize()]
+    return [*steps, step("random_erasing", called="erase")]
 
 
 def both(steps, given):
     """Draw for all steps at once, then apply them."""
-    host = dict(given)
-    draws = host_draws(steps, host)
-    return apply_steps(steps, host, draws)
+    return apply_steps(steps, given, host_draws(steps, given))
 
 
 def as_arrays(given):
-    return {
-        name: value.numpy() if isinstance(value, torch.Tensor) else value
-        for name, value in given.items()
-    }
+    return {key: v.numpy() if isinstance(v, torch.Tensor) else v for key, v in given.items()}
 
 
-def with_boxes(given):
-    corner = torch.rand(32, 6, 2, generator=torch.Generator().manual_seed(3)) * 8
-    boxes = list(torch.cat([corner, corner + 4], 2))
-    points = torch.cat([corner, torch.ones(32, 6, 1)], 2)
-    return {**given, "boxes": boxes, "box_labels": list(torch.arange(192).reshape(32, 6)),
-            "keypoints": points}  # fmt: skip
+@LAYOUT
+@EVERY
+def test_a_batch_may_be_cut_anywhere_between_groups(name, layout):
+    whole = LAYOUTS[layout](batch(33))
+    made = step(name)
+    expected = made(whole)
+    rng = random.Random(0)
+    for _ in range(12):
+        start, stop = sorted(rng.sample(range(34), 2))
+        if name in PAIRS:
+            start, stop = start // 2 * 2, stop + stop % 2
+        rows = slice(start, stop)
+        assert same(made(part(whole, rows)), part(expected, rows))
+    if name not in PAIRS:
+        order = torch.randperm(33, generator=torch.Generator().manual_seed(1))
+        mixed = {key: value[order] for key, value in whole.items() if key != "key"}
+        assert torch.equal(made(mixed)["image"], expected["image"][order])
 
 
-def flattened(value):
-    return (
-        [one for item in value for one in flattened(item)] if isinstance(value, list) else [value]
-    )
+@EVERY
+def test_seed_epoch_position_and_name_alone_decide(name):
+    with untouched_global_states():
+        image = step(name)(batch())["image"]
+    assert torch.equal(pickle.loads(pickle.dumps(step(name)))(batch())["image"], image)
+    for other in (
+        step(name)(batch(epoch=3)),
+        step(name, seed=8)(batch()),
+        step(name, called="other")(batch()),
+        step(name)(batch(start=102)),
+    ):
+        assert not torch.equal(other["image"], image)
 
 
-def test_a_stack_gives_what_each_step_gives_in_turn():
+@EVERY
+def test_evaluation_and_a_batch_without_rows(name):
     given = batch()
-    expected = given
-    for each in stack():
-        expected = each(expected)
-    assert same(both(stack(), given), expected)
-    assert same(pickle.loads(pickle.dumps(StepChain(stack())))(given), expected)
-    assert same(given, batch())
+    options = {"size": None} if name == "random_crop" else {}
+    options = {"size": [15, 13]} if name == "random_resized_crop" else options
+    made = step(name, "val", **options)
+    assert made(given) is given and made.group == 1
+    assert len(step(name)(part(given, slice(0, 0)))["image"]) == 0
 
 
-def test_shares_of_one_leave_a_pair_to_the_next_step():
-    given = batch(4000, 4, 4)
-    steps = [step("mixup", alpha=0.05, called="a"), step("cutmix", called="b")]
-    expected = steps[1](steps[0](given))
-    assert (steps[0](given)["label_weight"] == 1).any()
-    assert same(both(steps, given), expected)
+@LAYOUT
+@EVERY
+def test_devices_and_arrays_give_the_same_and_the_given_batch_stays(name, layout):
+    given = LAYOUTS[layout](masked(batch()) if name in MASKED else batch())
+    before = copy.deepcopy(given)
+    here, there = of(name, layout)(given), by_tensors(of(name, layout))(given)
+    away = (here["image"].float() - there["image"].float()).abs()
+    scale = 1 if layout == "bytes" else 255
+    # OpenCV interpolates bytes with weights of 11 bits.
+    assert (away * scale).max() <= 1.01 and (away * scale).mean() < 0.15
+    assert same(*({**result, "image": None} for result in (here, there)))
+    assert same(given, before) and not torch.equal(here["image"], given["image"])
+    if layout == "floats":
+        assert here["image"].is_contiguous(memory_format=torch.channels_last)
+    arrays = of(name, layout)(as_arrays(given))
+    for key, value in as_arrays(here).items():
+        assert type(arrays[key]) is type(value) and np.array_equal(arrays[key], value)
+        assert key == "key" or arrays[key].dtype == value.dtype
 
 
-@pytest.mark.parametrize("name", STEPS)
-def test_draws_are_small_arrays_by_position(name):
-    steps = [step(name)]
-    [draws] = host_draws(steps, batch(64, 40, 40))
-    assert all(type(draw) is np.ndarray for draw in draws.values())
-    assert sum(draw.nbytes for draw in draws.values()) < 64 * 64
-    [again] = host_draws(steps, as_arrays(batch(64, 40, 40)))
-    assert draws.keys() == again.keys()
-    assert all(np.array_equal(draws[key], again[key]) for key in draws)
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_pixels_and_labels_stay_on_their_device(name):
-    given = batch()
-    host = {**given, "image": on_meta(given["image"]), "label": on_meta(given["label"])}
-    [expected], [draws] = (host_draws([step(name)], each) for each in (given, host))
-    assert expected.keys() == draws.keys()
-    assert all(np.array_equal(expected[key], draws[key]) for key in draws)
+@pytest.mark.parametrize("name", [name for name in STEPS if "color" not in name])
+def test_refused_fields_lists_and_missing_positions(name):
+    made = step(name)
+    for field in made.refused:
+        with pytest.raises(ValueError, match=rf"augment\.device\.step: the batch has {field}"):
+            made({**batch(), field: []})
+    with pytest.raises(ValueError, match=r"augment\.device\.step: images are a list"):
+        made({**batch(), "image": list(batch()["image"])})
+    if name not in PAIRS:
+        with pytest.raises(ValueError, match="the batch lacks the field 'epoch'"):
+            made({key: value for key, value in batch().items() if key != "epoch"})
 
 
 def test_windows_fit_the_sizes_that_earlier_steps_leave():
-    steps = [
-        RandomResizedCrop(size=[30, 9], step="crop", **TRAIN),
-        crop(size=[8, 8]),
-        RandomErasing(p=1.0, step="erase", **TRAIN),
-    ]
-    draws = host_draws(steps, batch())
-    windows = draws[2]["windows"]
+    erase = step("random_erasing", p=1.0, scale=[0.9, 1.0], value=0.0)
+    steps = [step("random_resized_crop", size=[30, 9]), step("random_crop", size=8), erase]
+    windows = host_draws(steps, batch())[2]["windows"]
     assert (windows[:, :2] + windows[:, 2:]).max() == 8
-    given = {
-        "audio": torch.rand(4, 1600),
-        "position": torch.arange(4),
-        "epoch": torch.zeros(4).long(),
-    }
-    steps = [LogMel(num_bands=20), RandomErasing(p=1.0, scale=[0.9, 1.0], ratio=[0.3, 3.3],
-                                                 step="erase", **TRAIN)]  # fmt: skip
-    windows = host_draws(steps, dict(given))[1]["windows"]
-    image = both(steps, given)["image"]
-    assert (windows[:, :2] + windows[:, 2:] <= [20, image.shape[3]]).all() and windows.any()
-
-
-def test_boxes_and_points_are_moved_with_the_draws():
-    given = with_boxes(batch())
-    cropping = RandomResizedCrop(size=[12, 10], step="crop", **TRAIN)
-    host = dict(given)
-    draws = host_draws([cropping], host)
-    result = apply_steps([cropping], host, draws)
-    assert same_fields(result, cropping(given))
-    for name in ("boxes", "box_labels", "keypoints"):
-        assert result[name] is host[name] and host[name] is not given[name]
-    listed = cropping({**given, "image": list(given["image"])})
-    assert same_fields(listed, result)
-
-
-def same_fields(one, other):
-    return list(one) == list(other) and all(
-        np.array_equal(np.asarray(a), np.asarray(b))
-        for name in one
-        for a, b in zip(flattened(one[name]), flattened(other[name]), strict=True)
-    )
-
-
-@pytest.mark.parametrize("layout", ["bytes", "floats"])
-@pytest.mark.parametrize("name", STEPS)
-def test_arrays_give_arrays_that_equal_the_tensors(name, layout):
-    options = {"value": 0.4} if layout == "floats" and name == "random_erasing" else {}
-    given = batch() if layout == "bytes" else as_floats(batch())
-    made = step(name, **options)
-    result, expected = made(as_arrays(given)), made(given)
-    assert all(type(result[key]) is np.ndarray for key in result if key != "key")
-    assert same_fields(result, expected)
-    assert {key: result[key].dtype for key in result if key != "key"} == {
-        key: value.numpy().dtype for key, value in expected.items() if key != "key"
-    }
 
 
 @pytest.mark.parametrize("made", [Normalize(), to_float, LogMel()])
@@ -169,55 +148,15 @@ def test_steps_without_draws_take_arrays_too(made):
     assert type(result) is np.ndarray and np.array_equal(result, expected.numpy())
 
 
-def test_arrays_need_no_torch():
-    code = (
-        "import sys, numpy as np\n"
-        "from penstock.transforms.device import random_crop, random_flip, random_resized_crop\n"
-        "from penstock.transforms.device.color_jitter import ColorJitter\n"
-        "from penstock.transforms.device.normalize import Normalize\n"
-        "given = {'image': np.zeros((4, 9, 9, 3), np.uint8), 'position': np.arange(4)}\n"
-        "given['epoch'] = np.zeros(4, np.int64)\n"
-        "train = {'seed': 1, 'split': 'train', 'step': 's'}\n"
-        "for step in (random_crop.RandomCrop(padding=2, **train),\n"
-        "             random_flip.RandomFlip(**train),\n"
-        "             random_resized_crop.RandomResizedCrop(size=8, **train),\n"
-        "             ColorJitter(**train), Normalize()):\n"
-        "    given = step(given)\n"
-        "assert given['image'].shape == (4, 3, 8, 8)\n"
-        "print('torch' in sys.modules)\n"
-    )
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout == "False\n"
-
-
-@pytest.mark.parametrize("channels", [1, 3, 6])
-def test_lists_floats_and_other_layouts_are_moved_alike(channels):
-    given = small_batch(channels=channels)
-    expected = StepChain(movers())(given)
-    listed = StepChain(movers())({**given, "image": list(given["image"])})["image"]
-    assert torch.equal(torch.stack(listed), expected["image"])
-    for dtype in (torch.float32, torch.bfloat16, torch.float64):
-        floats = to_float(given)["image"].to(dtype)
-        whole = StepChain(movers())({**given, "image": floats})["image"]
-        assert torch.equal(whole, to_float(expected)["image"].to(dtype))
-        assert whole.dtype == dtype
-    strided = torch.stack([given["image"]] * 2, 1)[:, 1]
-    assert torch.equal(StepChain(movers())({**given, "image": strided})["image"], expected["image"])
-
-
-def test_the_memory_format_stays():
-    given = to_float(batch(32, 16, 16))
-    steps = [each for each in stack() if not isinstance(each, Normalize)]
-    for made in steps:
-        image = made(given)["image"]
-        assert image.is_contiguous(memory_format=torch.channels_last), type(made)
-
-
-def test_nothing_is_done_in_evaluation_and_to_a_batch_without_rows():
-    given = small_batch()
-    assert StepChain([crop("val"), flip("val")])(given) is given
-    empty = {name: value[:0] for name, value in given.items()}
-    assert StepChain(movers())(empty)["image"].shape == (0, 8, 5, 3)
+@pytest.mark.parametrize("count", [0, 5, 90])
+def test_workers_move_pixels_in_pieces(count):
+    given = as_arrays(masked(batch(count, 120, 130)))
+    crop, flip = step("random_crop", size=[119, 120]), step("random_flip")
+    result, expected = StepChain([crop, flip])(given), both([crop, flip], given)
+    assert result.keys() == expected.keys()
+    for field in ("image", "mask"):
+        assert result[field].dtype == expected[field].dtype
+        assert np.array_equal(result[field], expected[field])
 
 
 def test_no_gradients_and_no_autocast():
@@ -229,29 +168,16 @@ def test_no_gradients_and_no_autocast():
     assert torch.equal(result["image"], expected) and not result["image"].requires_grad
 
 
-def test_callables_of_others_are_called_in_their_place():
+def test_a_callable_is_called_in_its_place_and_may_not_resize_before_a_draw():
     def inverted(given):
         return {**given, "image": 255 - given["image"]}
 
-    class Inverted(type(flip())):
-        def __call__(self, given):
-            return inverted(super().__call__(given))
-
-    own = Inverted(seed=7, split="train", step="flip")
-    given = small_batch()
-    expected = inverted(flip()(crop(padding=2)(given)))
-    for steps in ([crop(padding=2), own], [inverted, crop(size=8), flip()]):
-        result = both(steps, given)
-        assert same(result, StepChain(steps)(given))
-    assert torch.equal(both([crop(padding=2), own], given)["image"], expected["image"])
-
-
-def test_a_callable_that_resizes_before_a_draw_is_refused():
     def halved(given):
         return {**given, "image": given["image"][:, ::2]}
 
-    given = small_batch()
-    assert both([crop(padding=2), halved], given)["image"].shape[1] == 6
+    given, crop, flip = batch(), step("random_crop", size=8), step("random_flip")
+    expected = flip(crop(inverted(given)))
+    assert same(both([inverted, crop, flip], given), expected)
+    assert both([crop, halved], given)["image"].shape[1] == 4
     with pytest.raises(ValueError, match="halved changes sizes"):
-        both([halved, crop(padding=2)], given)
-    assert StepChain([halved, crop(padding=2)])(given)["image"].shape[1] == 6
+        both([halved, crop], given)

@@ -9,180 +9,98 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.sample import RecordError
-from penstock.transforms.decode.image.pillow import check_png, damage_told, open_picture
+from penstock.transforms.decode.image.pillow import (
+    PNG_SIGNATURE,
+    damage_as_record_error,
+    open_picture,
+)
 
-Colours = Mapping[int, int]
-"""Class id by colour, 0xRRGGBB."""
-
-_SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_GREY, _RGB, _PALETTE = 0, 2, 3
-_ROUNDING = 0.02
+Ids = NDArray[np.integer]
 
 
-def decode_mask(data: Any, *, colours: Colours | None, max_pixels: int) -> NDArray[np.integer]:
-    """Return the class ids of a mask.
+def decode_mask(data: Any, *, colours: Mapping[int, int], max_pixels: int) -> Ids:
+    """Return the class ids of a mask: of a PNG or an array of ids, or RGB with `colours`.
 
-    Args:
-        data: A PNG: grey of up to 16 bits, a palette, whose *indices* are the ids, or RGB with
-            `colours`. Or an array: ids, integer [H, W], or uint8 [H, W, 3] with `colours`.
-        colours: Class id by colour; applies to RGB, to 8-bit grey, and to arrays.
-        max_pixels: Larger masks are refused.
-
-    Returns:
-        uint8 or uint16 [H, W], a new array; an array of ids passes as it is.
-
-    Raises:
-        RecordError: The mask is damaged, too large or of another kind, or a colour is unknown.
+    Of a palette, the indices are the ids. `colours` are ids by 0xRRGGBB, also of 8-bit greys.
     """
-    if isinstance(data, np.ndarray):
-        if colours and data.dtype == np.uint8 and data.shape[2:] == (3,):
-            return _by_colour(data, colours)
-        if data.ndim == 2 and data.dtype.kind in "iu":
-            return _by_grey(data, colours) if colours else data
-        raise RecordError(f"a mask of {data.dtype} {list(data.shape)}, expected integer [H, W]")
-    data = bytes(data)
-    if not data.startswith(_SIGNATURE):
+    if not isinstance(data, np.ndarray):
+        return _decode_png(bytes(data), colours, max_pixels)
+    if colours and data.dtype == np.uint8 and data.shape[2:] == (3,):
+        return _by_colour(data, colours)
+    if data.ndim == 2 and data.dtype.kind in "iu":
+        return _by_colour(data, colours) if colours else data
+    raise RecordError(f"a mask of {data.dtype} {list(data.shape)}, expected integer [H, W]")
+
+
+def _decode_png(data: bytes, colours: Mapping[int, int], max_pixels: int) -> Ids:
+    if not data.startswith(PNG_SIGNATURE):
         raise RecordError("a mask that is no PNG; lossy formats change class ids")
-    check_png(data)
-    picture = open_picture(data, "PNG")
+    picture = open_picture(data)
     width, height = picture.size
-    if width * height > max_pixels or not width or not height:
-        raise RecordError(f"a mask of {width}x{height} pixels, at most {max_pixels:,}")
-    depth, colour = data[24], data[25]
-    if colour not in (_GREY, _RGB, _PALETTE) or (colour == _RGB and depth != 8):
+    if not 0 < width * height <= max_pixels:
+        raise RecordError(f"a mask of {width}x{height} pixels, expected 1 to {max_pixels:,}")
+    depth, mode = data[24], picture.mode
+    if mode not in ("1", "L", "I;16", "P", "RGB") or (mode == "RGB" and depth != 8):
         raise RecordError("a mask with alpha or of 48 bits; save class ids as grey or palette PNG")
-    with damage_told("PNG"):
+    with damage_as_record_error():
         ids = np.array(picture)
-    if colour == _RGB:
+    if mode == "RGB":
         return _by_colour(ids, colours)
-    if colour == _GREY and depth in (2, 4):
+    if mode == "L" and depth == 8:
+        return _by_colour(ids, colours) if colours else ids
+    if mode == "L":
         ids //= 255 // ((1 << depth) - 1)  # Pillow widens such greys to 0 .. 255
-    if colour == _GREY and depth == 8 and colours:
-        return _by_grey(ids, colours)
-    return ids.astype(np.uint8) if depth == 1 else ids
+    return ids.astype(np.uint8) if mode == "1" else ids
 
 
-def _by_grey(values: NDArray[np.integer], colours: Colours) -> NDArray[np.integer]:
-    if values.dtype != np.uint8:
-        wrong = (values < 0) | (values > 255)
-        if wrong.any():
-            row, column = np.argwhere(wrong)[0].tolist()
-            raise RecordError(
-                f"a mask with the value {values[row, column]} at {column}, {row}, which is not "
-                f"among dataset.decode.mask_colors"
-            )
-        values = values.astype(np.uint8)
-    return _by_colour(np.broadcast_to(values[..., None], (*values.shape, 3)), colours)
-
-
-def _by_colour(rgb: NDArray[np.uint8], colours: Colours | None) -> NDArray[np.integer]:
+def _by_colour(values: NDArray[Any], colours: Mapping[int, int]) -> Ids:
+    """Return the ids of greys [H, W] or of colours [H, W, 3]."""
     if not colours:
         raise RecordError("a mask of RGB colours; say whose they are: dataset.decode.mask_colors")
-    red, green, blue = (rgb[..., k].astype(np.uint32) for k in range(3))
-    found = (red << 16) | (green << 8) | blue
-    known = np.array(sorted(colours), np.uint32)
+    if values.ndim == 2:
+        found = values.astype(np.int64) * 0x010101
+    else:
+        found = values.astype(np.int64) @ np.array([1 << 16, 1 << 8, 1])
+    known = np.array(sorted(colours))
     ids = np.array([colours[colour] for colour in known.tolist()])
     places = np.minimum(np.searchsorted(known, found), len(known) - 1)
-    wrong = known[places] != found
-    if wrong.any():
-        row, column = np.argwhere(wrong)[0].tolist()
-        colour = rgb[row, column].tolist()
+    wrong = np.argwhere(known[places] != found)
+    if len(wrong):
+        row, column = wrong[0].tolist()
         raise RecordError(
-            f"a mask with the colour {colour} at {column}, {row}, which is not among "
-            f"dataset.decode.mask_colors"
+            f"a mask with the colour {values[row, column].tolist()} at {column}, {row}, which is "
+            f"not among dataset.decode.mask_colors"
         )
-    narrow: NDArray[np.integer] = ids.astype(np.uint8 if ids.max() < 256 else np.uint16)
+    narrow: Ids = ids.astype(np.uint8 if ids.max() < 256 else np.uint16)
     return narrow[places]
 
 
-def check_stated_size(stated: Any, shape: Sequence[int], *, scaled: bool, orientation: str) -> None:
-    """Raise `RecordError` if an image differs from the size in its annotations.
-
-    Args:
-        stated: Width and height, [2]; 0 if unknown.
-        shape: Height and width of the image.
-        scaled: Whether annotations are shares of the image, which only a rotation invalidates.
-        orientation: The decoder's: ``apply`` or ``ignore``.
-    """
-    (width, height), (stated_width, stated_height) = shape[1::-1], map(int, stated)
-    if not stated_width or (width, height) == (stated_width, stated_height):
-        return
-    said = (
-        f"its annotations state an image of {stated_width}x{stated_height} pixels, the image has "
-        f"{width}x{height}"
-    )
-    straight, turned = stated_width * height, stated_width * width
-    is_turned = not _alike(straight, stated_height * width) and _alike(
-        turned, stated_height * height
-    )
-    if is_turned:
-        other = "ignore" if orientation == "apply" else "apply"
-        raise RecordError(
-            f"{said}: one is turned, as by an EXIF orientation; correct the stated size, or, if "
-            f"the annotations are of the other orientation, type "
-            f"dataset.decode.orientation={other}"
-        )
-    if not scaled:
-        raise RecordError(
-            f"{said}; correct the stated size, or scale the annotations of label files: "
-            f"dataset.annotations.rescale=true"
-        )
-
-
-def check_boxes(boxes: Any, shape: Sequence[int]) -> None:
-    """Refuse boxes in pixels, [N, 4], that begin beyond the right or bottom edge of the image."""
-    height, width = shape[:2]
-    corners = rows_of(boxes, 4)
-    outside = (corners[:, 0] >= width) | (corners[:, 1] >= height)
-    if outside.any():
-        box = ", ".join(f"{edge:g}" for edge in corners[outside][0].tolist())
-        raise RecordError(
-            f"its box [{box}] lies outside of its image of {width}x{height} pixels; correct it, or "
-            f"state the size of the image that it is of"
-        )
-
-
-def rows_of(values: Any, count: int) -> NDArray[np.float32]:
-    """Return boxes or keypoints as float32 [N, count]."""
-    try:
-        return np.asarray(values, np.float32).reshape(-1, count)
-    except (TypeError, ValueError):
-        raise RecordError(f"boxes or keypoints are not rows of {count} numbers") from None
-
-
-def _alike(first: int, second: int) -> bool:
-    """Return whether two products of sides differ only by rounding."""
-    return abs(first - second) <= _ROUNDING * max(first, second)
-
-
-def decode_box_masks(encoded: Any, shape: Sequence[int]) -> NDArray[np.uint8]:
-    """Decode the masks of an image's boxes to uint8 [N, H, W], 1 inside the object.
-
-    Each is a text ``height,width,counts`` with COCO's compressed run lengths. Decoded arrays pass.
-    Raises `RecordError` if a mask is damaged or of another size.
-    """
+def decode_box_masks(encoded: Any, shape: tuple[int, int]) -> NDArray[np.uint8]:
+    """Decode texts ``height,width,counts`` of COCO to masks, uint8 [N, H, W]; arrays pass."""
     if isinstance(encoded, np.ndarray):
         return encoded
-    height, width = shape[:2]
-    masks = np.zeros((len(encoded), height, width), np.uint8)
-    for row, one in enumerate(encoded):
+    masks = np.zeros((len(encoded), *shape), np.uint8)
+    for mask, one in zip(masks, encoded, strict=True):
         try:
-            sides, runs = (*map(int, one.split(",", 2)[:2]),), one.split(",", 2)[2].encode()
-        except (AttributeError, IndexError, ValueError):
+            height, width, counts = one.split(",", 2)
+            sides, runs = (int(height), int(width)), _runs_of(counts.encode())
+        except (AttributeError, ValueError):
             raise RecordError("the mask of a box is damaged: expected height,width,runs") from None
-        if sides != (height, width):
+        if sides != shape:
             raise RecordError(
-                f"the mask of a box has {sides[1]}x{sides[0]} pixels, the image {width}x{height}"
+                f"the mask of a box has {width}x{height} pixels, the image {shape[1]}x{shape[0]}"
             )
-        _fill_runs(masks[row], runs)
+        if min(runs, default=0) < 0 or sum(runs) != mask.size:
+            raise RecordError("the mask of a box is damaged: its runs do not cover the image")
+        marks = np.arange(len(runs), dtype=np.uint8) & 1
+        mask[:] = np.repeat(marks, runs).reshape(shape[::-1]).T
     return masks
 
 
-def _fill_runs(mask: NDArray[np.uint8], counts: bytes) -> None:
-    """Fill a mask from COCO's run lengths: column by column, background first, 5 bits a character.
+def _runs_of(counts: bytes) -> Sequence[int]:
+    """Decode COCO's run lengths: column by column, background first, 5 bits a character.
 
-    From the third run on, the file stores the difference to the run before the last; see
-    ``rleFrString`` in COCO's ``maskApi.c``.
+    From the third run on, each is the difference to the run before the last (``maskApi.c``).
     """
     runs: list[int] = []
     value = shift = 0
@@ -195,7 +113,4 @@ def _fill_runs(mask: NDArray[np.uint8], counts: bytes) -> None:
                 value -= 1 << shift
             runs.append(value + (runs[-2] if len(runs) > 2 else 0))
             value = shift = 0
-    if min(runs, default=0) < 0 or sum(runs) != mask.size:
-        raise RecordError("the mask of a box is damaged: its runs do not cover the image")
-    marks = np.arange(len(runs), dtype=np.uint8) & 1
-    mask[:] = np.repeat(marks, runs).reshape(mask.shape[::-1]).T
+    return runs

@@ -7,17 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.sample import Box, RecordError
+from penstock.core.sample import Box, Part, RecordError
 
 Image = NDArray[np.uint8]
 
 CHANNELS = {"RGB": 3, "L": 1, "RGBA": 4}
 _COLOURS = {1: "GRAY", 3: "RGB", 4: "RGBA"}  # OpenCV's names, by channels
-
-
-def is_pixels(image: Any) -> bool:
-    """Return whether an image is an array, not a file."""
-    return isinstance(image, np.ndarray)
 
 
 def convert(image: Image, mode: str) -> Image:
@@ -32,38 +27,32 @@ def convert(image: Image, mode: str) -> Image:
 
 
 def upright(image: Image, orientation: int) -> Image:
-    """Rotate and mirror an image by its EXIF orientation, 2 .. 8."""
+    """Rotate and mirror an image by its EXIF orientation, 1 .. 8."""
     if orientation >= 5:
         image = image.transpose(1, 0, 2)
     if orientation in (3, 4, 7, 8):
         image = image[::-1]
     if orientation in (2, 3, 6, 7):
         image = image[:, ::-1]
-    return np.ascontiguousarray(image)
+    return image
 
 
-def check_array(image: NDArray[Any]) -> None:
-    """Refuse arrays other than uint8 [H, W, C] in grey, RGB or RGBA."""
-    if image.dtype.str != "|u1" or image.ndim != 3 or image.shape[2] not in CHANNELS.values():
+def is_pixels(image: Any) -> bool:
+    """Return whether an image is not a file; refuse arrays other than uint8 [H, W, C]."""
+    if not isinstance(image, np.ndarray):
+        return False
+    right = image.dtype == np.uint8 and image.ndim == 3 and image.shape[2] in _COLOURS
+    if not right or not image.size:
         raise RecordError(
-            f"an image of {image.dtype} {list(image.shape)}; expected a file, or uint8 [H, W, C] "
-            f"with 1, 3 or 4 channels"
+            f"an image of {image.dtype} {list(image.shape)}, expected uint8 [H, W, 1, 3 or 4]"
         )
-    if not image.size:
-        raise RecordError(f"an image of {image.shape[1]}x{image.shape[0]} pixels")
+    return True
 
 
-def array_around(image: Image, mode: str, box: Box | None) -> tuple[Image, int, int]:
-    """Return a box of an image in a mode, and the column and row at which the box begins.
-
-    The result is a view if the mode fits. A contiguous read-only view is copied, since later steps
-    may write to contiguous arrays.
-    """
-    left, top = (box[0], box[1]) if box is not None else (0, 0)
-    if box is not None:
-        image = image[box[1] : box[3], box[0] : box[2]]
-    if image.shape[2] != CHANNELS[mode]:
-        image = convert(image, mode)
+def pixels_around(image: Image, mode: str, box: Box | None) -> Part:
+    """Return a box of an image in a mode, a view if the mode fits, and its column and row."""
+    left, top, right, bottom = box or (0, 0, image.shape[1], image.shape[0])
+    image = convert(image[top:bottom, left:right], mode)
     if image.flags.c_contiguous and not image.flags.writeable:
-        image = image.copy()
+        image = image.copy()  # later steps may write to contiguous arrays
     return image, left, top

@@ -24,7 +24,7 @@ from penstock.pipeline.commands.preview.charts import (
 from penstock.pipeline.pictures.fields import Classes
 from penstock.pipeline.pictures.page import draw_sheet
 from penstock.pipeline.pictures.picture import Cell, Row, rendered
-from penstock.pipeline.samplers.sequential import SequentialSampler
+from penstock.pipeline.samplers.random import SequentialSampler
 from penstock.pipeline.samplers.weighted import WeightedSampler
 from tests.photographs import scene
 

@@ -7,12 +7,10 @@ import pytest
 import torch
 
 from penstock.core.sample import BadSample
-from penstock.pipeline.collates.list import ListCollate
-from penstock.pipeline.collates.pad import PaddedCollate
-from penstock.pipeline.collates.stack import stack
+from penstock.pipeline.collates.fields import ListCollate, PaddedCollate, stack
 from penstock.pipeline.commands.preview.looks import DeviceSteps, rows_of
+from penstock.transforms.device.geometry import RandomFlip
 from penstock.transforms.device.normalize import Normalize, to_float
-from penstock.transforms.device.random_flip import RandomFlip
 from tests.contracts.collate import InTensors, in_tensors
 
 ListCollate = in_tensors(ListCollate)

@@ -251,7 +251,6 @@ FOREIGN = [
     [
         ("Waves", ["collate=pad"]),
         ("Stream", ["sampler=sequential"]),
-        ("Stream", ["sampler=sequential", "dataset.collate_fn=tests.foreign_data.mixed"]),
     ],
 )
 def test_anybodys_dataset(tmp_path, target, more):

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from penstock.pipeline.loader import memory
+from penstock.pipeline.loader import arena
 from penstock.pipeline.loader.device import ring as device_ring
 from penstock.pipeline.loader.device.accelerator import PageLock
 from penstock.pipeline.loader.device.queue import DeviceQueue
@@ -30,7 +30,7 @@ SLOT_BYTES = 1 << 12
 def quick(monkeypatch):
     monkeypatch.setattr(device_ring, "_POLL_S", 0)
     monkeypatch.setattr(device_ring, "_SMALL_BYTES", 512)
-    monkeypatch.setattr(memory, "_LEAST_BYTES", 1)
+    monkeypatch.setattr(arena, "_LEAST_BYTES", 1)
 
 
 class Slots:

@@ -22,7 +22,6 @@ class DeadlyDataset(FakeDataset):
 
     Args:
         how: ``kill``, ``segfault``, ``memory``, ``hang`` or ``stop``.
-        only_in: Process that is spared.
         witness: A file that gets a line for every time the record is computed.
     """
 
@@ -74,7 +73,7 @@ def position_of(record: int, epoch: int = 0) -> int:
 
 
 def expected(epochs: int = 1, quarantined: bool = True) -> list[str]:
-    """What the inline engine gives where the deadly record is quarantined from the start."""
+    """Batches of the inline engine, with the deadly record quarantined from the start."""
     loader = make_loader(FakeDataset(N), sampler())
     if quarantined:
         loader.load_state_dict(loader.state_dict() | {"quarantined": [RECORD]})

@@ -1,1 +1,0 @@
-"""Batches of streams: which items each rank takes, and who reads them."""
