@@ -165,15 +165,14 @@ class ArrayStorage(IndexedStorage):
             labels = np.concatenate([self._scanned(shard)["label"][:] for shard in shards])
             names = self._class_names()
             if labels.dtype.kind in "OU":
-                texts = list(map(str, labels.tolist()))
+                texts = [str(text) for shard in shards for text in self._listed(shard, "label")]
                 columns["label"], names = column_ids(texts, classes=names, where=where)
             else:
                 columns["label"], names = check_labels(labels, names, where=where)
         if shards[0].forms.get("image", ["|O"])[0] != "|O":  # else image files
             for shard in shards:
                 dtype, shape = shard.forms["image"]
-                place = f"{where}: {shard.name}" if shard.name else where
-                check_images((shard.count, *shape), dtype, where=place)
+                check_images((shard.count, *shape), dtype, where=self._where(shard))
         keys = self._keys(shards) or numbered(sum(counts))
         return Table(keys, columns, names, {"shards": [asdict(shard) for shard in shards]})
 
@@ -181,7 +180,7 @@ class ArrayStorage(IndexedStorage):
         """Read the keys; None: use the row numbers."""
         if "key" not in shards[0].forms:
             return None
-        found = [key for shard in shards for key in self._scanned(shard)["key"][:].tolist()]
+        found = [key for shard in shards for key in self._listed(shard, "key")]
         keys = [k if isinstance(k, bytes) else os.fsencode(str(k)) for k in found]
         refuse_twice(keys, where=str(self), remedy="give each record its own")
         return keys
@@ -198,7 +197,16 @@ class ArrayStorage(IndexedStorage):
         try:
             return open_shard(shard, self._files, self._columns)[0]
         except RecordError as error:
-            raise ValueError(f"{self}: {shard.name}: {error}; write it again") from error
+            raise ValueError(f"{self._where(shard)}: {error}; write it again") from error
+
+    def _where(self, shard: Shard) -> str:
+        return f"{self}: {shard.name}" if shard.name else str(self)
+
+    def _listed(self, shard: Shard, field: str) -> list[Any]:
+        try:
+            return listed(self._scanned(shard)[field][:])
+        except RecordError as error:
+            raise ValueError(f"{self._where(shard)}: {field} {error}; write it again") from error
 
     def _columns(self, number: int) -> Columns:
         return self.columns(self._files.paths[number], self._files.root)
@@ -228,11 +236,19 @@ class ArrayStorage(IndexedStorage):
         return class_names(folder, self.classes, where=str(self))
 
 
+def listed(values: NDArray[Any]) -> list[Any]:
+    """Return numbers and texts. RecordError: a text has a character beyond those of Unicode."""
+    try:
+        found: list[Any] = values.tolist()
+    except SystemError:
+        raise RecordError("has a text with characters that do not exist") from None
+    return found
+
+
 def _values(column: Any, rows: NDArray[np.int64], copied: bool) -> list[Any]:
     """Return numbers and texts, or read-only arrays."""
     if len(column.shape) == 1:
-        values: list[Any] = column[rows].tolist()
-        return values
+        return listed(column[rows])
     row_bytes = math.prod(column.shape[1:]) * column.dtype.itemsize
     if copied or row_bytes < _LARGE_ROW_BYTES or not isinstance(column, np.ndarray):
         column, rows = column[rows], np.arange(len(rows))

@@ -282,3 +282,17 @@ def test_flipped_bytes_are_an_error_or_bad_records(tmp_path, damaged):
         if found is not None and opened is NpyShards:  # tensors lack checksums
             assert all(f == w or f[2] is None for f, w in zip(found, wanted, strict=True))
     assert noticed > 10
+
+
+@pytest.mark.parametrize("field", ["keys", "labels", "names"])
+def test_damaged_texts(tmp_path, field):
+    texts = np.array(["a", "b"])
+    texts.view(np.uint32)[1] = 0x7FFFFFFF
+    np.save(tmp_path / "depth_0.npy", DEPTH[:2])
+    np.save(tmp_path / f"{field}_0.npy", texts)
+    storage = NpyShards(str(tmp_path))
+    if field == "names":
+        assert [isinstance(r, BadRecord) for r in storage.read(np.arange(2))] == [False, True]
+    else:
+        with pytest.raises(ValueError, match=f"{field[:-1]} has a text"):
+            len(storage)
