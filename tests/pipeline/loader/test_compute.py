@@ -51,5 +51,5 @@ def test_a_subclass_with_a_fetch_of_its_own_is_asked_for_it():
 
 def test_a_field_that_the_loader_would_overwrite_is_refused():
     compute = computer(dataset(), collate=lambda samples: {"valid": [1] * len(samples)})
-    with pytest.raises(ValueError, match="field 'valid', .* dataset.keys={valid:valid_}"):
+    with pytest.raises(ValueError, match=r"field 'valid', .* dataset.keys={valid:valid_}"):
         compute(task(0, 1))
