@@ -141,6 +141,7 @@ def open_shard(
         at, key = shard.places[field]
         try:
             if at not in opened:
+                files.refuse_changed(at)
                 opened[at] = load(at)
             column = opened[at].get(key)
             if isinstance(column, Unread):

@@ -51,9 +51,12 @@ class ParsedFiles(DataFiles):
     def open(self, name: str) -> RangeFile:
         return RangeFile(self.copies[self.names.index(name)])
 
+    def refuse_changed(self, number: int) -> None:
+        """Allow a new CSV file beside a running one: the copy stays."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         copies = tuple(map(sent, self.copies))
-        return ParsedFiles, (self.root, self.names, self.marks, self.compressed, copies)
+        return ParsedFiles, (self.root, self.names, self.marks, self.compressed, self.host, copies)
 
 
 @register("storage", "csv")
