@@ -89,7 +89,7 @@ def read_npy_header(file: IO[bytes]) -> Header:
             said = " ".join(str(error).split())
             raise ValueError(f"is no .npy file, or a damaged one ({said})") from None
         if found[2].hasobject:
-            raise ValueError("holds Python objects (pickled), which are never loaded")
+            raise ValueError("holds Python objects (pickled), which are refused; save numbers")
         if any(length < 0 for length in found[0]):
             raise ValueError(f"is a damaged .npy file (shape {found[0]})")
         return found

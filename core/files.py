@@ -145,7 +145,7 @@ def _temporary_folder(wanted: str) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
         raise ValueError(f"{folder} belongs to another user; set XDG_CACHE_HOME")
-    _log.warning("%s cannot be written: what is cached goes to %s", wanted, folder)
+    _log.warning("%s cannot be written; the cache is in %s", wanted, folder)
     return folder
 
 

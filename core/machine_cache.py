@@ -73,7 +73,7 @@ def computed_once(
             finally:
                 timer.cancel()
             found = load(path)
-            assert found is not None, f"{path} is not what was just made"
+            assert found is not None, f"{path} cannot be loaded, although it was just computed"
         return path, found
 
 
@@ -122,7 +122,7 @@ def _opened(path: Path, load: Callable[[Path], T | None]) -> T | None:
     try:
         found = load(path)
     except (ValueError, EOFError) as error:
-        _log.warning("%s: %s; it is made again", path.name, error)
+        _log.warning("%s: %s; it is computed again", path.name, error)
         return None
     with contextlib.suppress(OSError):  # update the access time only
         os.utime(path, ns=(time.time_ns(), path.stat().st_mtime_ns))

@@ -77,7 +77,13 @@ def write_part(
                 continue
             good.append((record.index, *record_checksum(record.fields, key=record.key)))
             if "label" in record.fields:
-                labels.append(int(record.fields["label"]))
+                label = record.fields["label"]
+                if not isinstance(label, int | np.integer):
+                    raise ValueError(
+                        f"pack: {record.key!r}: label is {label!r:.50}, expected a class id; "
+                        f"give it another name: dataset.keys={{label:value}}"
+                    )
+                labels.append(int(label))
             yield record
 
     with closing(recoded(source, recode, range(part.start, part.stop))) as records:
@@ -109,6 +115,13 @@ def refuse_line_breaks(what: str, texts: Iterable[str]) -> None:
         if "\n" in text or "\r" in text:
             said = f"the {what} {text!r} has a line break; rename it, or pack it as lmdb"
             raise ValueError(f"pack: {said}")
+
+
+def refuse_other_bytes(keys: Iterable[bytes]) -> None:
+    """Raise ValueError for a key that is not UTF-8."""
+    for key in keys:
+        if key.decode(errors="replace").encode() != key:
+            raise ValueError(f"pack: the key {key!r:.100} is not UTF-8; pack it as webdataset")
 
 
 def sync_file(path: Path) -> tuple[int, int]:

@@ -77,7 +77,8 @@ def find_shards(
             raise ValueError(f"{where}: {name}: {error}") from error
         for key, column in columns.items():
             shard, field = named(name) if key is None else ((name, -1, ""), field_name(key))
-            check_field(field, name, where=where, taken=("key",))
+            named_by = name if key is None else f"{name}: {key}"
+            check_field(field, named_by, where=where, taken=("key",))
             inside = found.setdefault(shard, {})
             if field in inside:
                 other, column = inside[field][0]
@@ -140,6 +141,7 @@ def open_shard(
         at, key = shard.places[field]
         try:
             if at not in opened:
+                files.refuse_changed(at)
                 opened[at] = load(at)
             column = opened[at].get(key)
             if isinstance(column, Unread):

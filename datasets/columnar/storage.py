@@ -177,10 +177,12 @@ class TableStorage(FileStorage):
         handles, files, groups, _ = opened
 
         def load() -> tuple[Group, int]:
+            def opened_file() -> tuple[TableFile, int]:
+                self._files.refuse_changed(file)
+                return self.form_class.open(handles[name], file_bytes), 1
+
             try:
-                table: TableFile = files.get(
-                    file, lambda: (self.form_class.open(handles[name], file_bytes), 1)
-                )
+                table: TableFile = files.get(file, opened_file)
                 rows, size = table.read(group, [*self._roles.fields])
                 if len(rows) != count:
                     raise RecordError("it is not what it was when the index was made")

@@ -7,11 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from annotated_types import Ge
 
 from penstock.core.contracts import Writer
 from penstock.core.parts import PackPlan, Part
 from penstock.core.sample import Record
+from penstock.datasets.writing import refuse_other_bytes
 
 
 class TableWriter(Writer):
@@ -36,6 +38,9 @@ class TableWriter(Writer):
         self.group_rows = group_rows
         self.part_records = part_records
         self.compression = compression
+
+    def begin(self, folder: Path, plan: PackPlan) -> None:
+        refuse_other_bytes(plan.index.raw_keys(np.arange(len(plan.index))))
 
     @abstractmethod
     def _create(self, path: str, schema: Any) -> Any:

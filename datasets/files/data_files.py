@@ -5,12 +5,13 @@ from __future__ import annotations
 import glob
 import logging
 import os
+import socket
 import stat
 import time
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import dataclass, replace
+from contextlib import closing, suppress
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -159,6 +160,7 @@ class DataFiles:
     names: tuple[str, ...]
     marks: tuple[tuple[int, int | str], ...]
     compressed: frozenset[str] = frozenset()
+    host: str = field(default_factory=socket.gethostname)
 
     def unpacking(self, names: Iterable[str]) -> DataFiles:
         """Return these files, of which `names` are compressed."""
@@ -170,6 +172,15 @@ class DataFiles:
         if name in self.compressed:
             return RangeFile(str(_unpacked(path, mark)))
         return RangeFile(path, root=self.root, mark=mark if is_url(path) else None)
+
+    def refuse_changed(self, number: int) -> None:
+        """Raise RecordError if a local file was replaced; for formats without checksums."""
+        if self.host != socket.gethostname():  # whose copies may have other times
+            return
+        with suppress(OSError):  # a missing file, and a URL
+            found = os.stat(os.path.join(self.root, self.names[number]))
+            if (found.st_size, found.st_mtime_ns) != tuple(self.marks[number]):
+                raise RecordError("it was written anew while it was in use")
 
     @property
     def paths(self) -> list[str]:

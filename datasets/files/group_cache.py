@@ -19,6 +19,7 @@ class GroupCache:
         self.limit_bytes = limit_bytes
         self._lock = threading.Lock()
         self._groups: OrderedDict[Hashable, Future[tuple[Any, int]]] = OrderedDict()
+        self._loaded_bytes = 0
 
     def get(self, key: Hashable, load: Callable[[], tuple[Any, int]]) -> Any:
         """Return a group; `load` returns it and its size in bytes if it is not cached."""
@@ -33,16 +34,20 @@ class GroupCache:
                 with self._lock:
                     del self._groups[key]
                 group.set_exception(error)
-            self._evict()
+            else:
+                self._evict(group.result()[1])
         return group.result()[0]
 
-    def _evict(self) -> None:
+    def _evict(self, added_bytes: int) -> None:
+        evicted = []
         with self._lock:
-            loaded = [
-                (key, group.result()[1]) for key, group in self._groups.items() if group.done()
-            ]
-            total = sum(size_bytes for _, size_bytes in loaded)
-            for key, size_bytes in loaded[:-1]:
-                if total > self.limit_bytes:
-                    total -= size_bytes
-                    del self._groups[key]
+            self._loaded_bytes += added_bytes
+            last = next(key for key in reversed(self._groups) if self._groups[key].done())
+            for key, group in self._groups.items():
+                if self._loaded_bytes <= self.limit_bytes or key == last:
+                    break
+                if group.done():
+                    self._loaded_bytes -= group.result()[1]
+                    evicted.append(key)
+            for key in evicted:
+                del self._groups[key]

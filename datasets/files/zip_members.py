@@ -71,7 +71,8 @@ def list_members(view: RangeStream) -> list[Member]:
         if not 0 <= offset <= end - stored_bytes:
             raise RecordError(f"damaged: {name!r} lies outside the file; copy it again")
         # A damaged directory entry must not truncate its neighbour.
-        least = _LOCAL_HEADER.size + len(info.orig_filename.encode()) + stored_bytes
+        name_bytes = len(info.orig_filename.encode("utf-8" if info.flag_bits & 0x800 else "cp437"))
+        least = _LOCAL_HEADER.size + name_bytes + stored_bytes
         span_bytes = max(min(next_start[offset] - offset, least + _MOST_EXTRA_BYTES), least)
         place = offset, span_bytes, stored_bytes
         members.append(Member(name, *place, size_bytes, info.CRC, method))

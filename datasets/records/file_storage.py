@@ -207,7 +207,7 @@ class FileStorage(IndexedStorage):
 
         if len(marks) == 1:
             return [scanned(marks[0])]
-        about = [self.name, self.index_version, repr(self.form), self._files.root]
+        about = [self.name, self.index_version, repr(self.form), self.paths, self._files.root]
         name = f"table-{signature_of(files=about)}"
         computed_once(name, ".tables", make=make, load=load, what=f"index of {self}")
         return [known[mark] for mark in marks]

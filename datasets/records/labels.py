@@ -188,6 +188,10 @@ def check_labels(labels: NDArray[Any], names: tuple[str, ...] | None, *, where: 
     if labels.ndim != 1 or labels.dtype.kind not in "iu":
         said = f"{labels.dtype} {list(labels.shape)}"
         raise ValueError(f"{where}: label is {said}, expected integers [N], class ids from 0 on")
+    if labels.min(initial=0) < 0:
+        row = int(labels.argmin())
+        said = f"label {labels[row]}, expected a class id from 0 on; leave the row out"
+        raise ValueError(f"{where}: row {row}: {said}, or save np.unique's inverse")
     if names is None and are_codes(labels):
         raise ValueError(
             f"{where}: label {labels.max()} is a code, expected class ids; save "

@@ -173,11 +173,12 @@ def find_parts(path: Any) -> dict[str, str]:
 
 
 def _listed(path: str) -> tuple[Sequence[str], Sequence[str]]:
-    if is_url(path):
-        with contextlib.suppress(AccessDenied):
-            return look_at(path)
-    _, folders, files = next(os.walk(path), (path, [], []))
-    return sorted(folders), sorted(files)
+    """Return the names of the folders and files in a folder, without hidden ones."""
+    there: Any = ([], [])
+    with contextlib.suppress(AccessDenied):
+        there = look_at(path) if is_url(path) else next(os.walk(path), (path, [], []))[1:]
+    folders, files = (sorted(n for n in names if not n.startswith(".")) for names in there)
+    return folders, files
 
 
 def _chosen(top: str, found: Mapping[str, list[str]]) -> dict[str, str]:

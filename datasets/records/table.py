@@ -19,6 +19,7 @@ from penstock.core.contracts import Index
 from penstock.core.files import write_whole
 from penstock.core.machine_cache import computed_once, sent, signature_of
 from penstock.core.sample import Keys
+from penstock.core.user_errors import ExplainedError
 
 NO_LABEL = np.iinfo(np.int64).min
 """Marks a record without a label among labelled records."""
@@ -242,7 +243,7 @@ class Table(Index):
     def __getstate__(self) -> dict[str, Any]:
         state = dict(vars(self))
         if self.path is not None:
-            state = {"path": sent(self.path), "_rows": self._rows}
+            state = {"path": sent(self.path), "_rows": self._rows, "_whole": self._whole}
         if isinstance(self._rows, np.memmap) and self._rows.filename is not None:
             state["_rows"] = sent(os.fspath(self._rows.filename))
         return state
@@ -250,6 +251,8 @@ class Table(Index):
     def __setstate__(self, state: dict[str, Any]) -> None:
         if (path := state.pop("path", None)) is not None:
             vars(self).update(vars(Table.open(path)))
+            if self._whole != state["_whole"]:
+                raise ExplainedError("the data changed since the run began; start again")
         vars(self).update(state)
         if isinstance(self._rows, str):
             self._rows = map_npy(self._rows)

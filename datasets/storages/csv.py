@@ -26,9 +26,9 @@ from penstock.datasets.records.labels import MISSING
 from penstock.datasets.storages.arrow import ArrowFile
 
 _BLOCK_BYTES = 1 << 25  # no row may be longer
-_PARSER = 4  # raise it when the same file gives other columns
+_PARSER = 5  # raise it when the same file gives other columns
 _MISSING = (*MISSING, "?", "N/A", "n/a", "NULL")
-_CODE = "^[+-]?0[0-9xX]"  # a code such as 007 is text
+_CODE = "^ *[+-]?0[0-9xX]"  # a code such as 007 is text
 
 
 @dataclass(frozen=True, repr=False)
@@ -51,9 +51,12 @@ class ParsedFiles(DataFiles):
     def open(self, name: str) -> RangeFile:
         return RangeFile(self.copies[self.names.index(name)])
 
+    def refuse_changed(self, number: int) -> None:
+        """Allow a new CSV file beside a running one: the copy stays."""
+
     def __reduce__(self) -> tuple[Any, ...]:
         copies = tuple(map(sent, self.copies))
-        return ParsedFiles, (self.root, self.names, self.marks, self.compressed, copies)
+        return ParsedFiles, (self.root, self.names, self.marks, self.compressed, self.host, copies)
 
 
 @register("storage", "csv")
@@ -123,6 +126,7 @@ class CsvStorage(TableStorage):
             raise ValueError(f"csv {path}: {error}") from error
         if b'"' in data or data.count(b"\r") != data.count(b"\r\n"):
             deque(_rows(path), 0)  # raises for an open quote, which pyarrow does not notice
+        names = [name.strip() for name in names]
         columns = [self._typed(*pair) for pair in zip(names, table.columns, strict=True)]
         table = pa.table(columns, names=names).combine_chunks()
         with pa.OSFile(str(copy), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
@@ -138,14 +142,14 @@ class CsvStorage(TableStorage):
             # A missing label is refused with its text.
             kinds, texts = [pa.int64()], pc.utf8_trim_whitespace(texts)
         else:
-            is_missing = pc.is_in(texts, pa.array(_MISSING, texts.type))
+            is_missing = pc.is_in(pc.utf8_trim_whitespace(texts), pa.array(_MISSING, texts.type))
             kinds, texts = [pa.int64(), pa.float64()], pc.if_else(is_missing, None, texts)
         is_key = name in (form.key_column, form.image_column, "key", *form.image_names)
         if is_key or pc.any(pc.match_substring_regex(texts, _CODE)).as_py():
             return texts
-        for kind in kinds:
+        for kind in kinds:  # spaces may follow the commas
             with suppress(pa.ArrowInvalid):
-                return texts.cast(kind)
+                return pc.utf8_trim_whitespace(texts).cast(kind)
         return texts
 
 

@@ -234,6 +234,7 @@ class ImageFiles(Storage):
     def _read(self, row: int) -> Record | BadRecord:
         path, [key] = self.paths[row], self.index.keys(np.array([row]))
         try:
-            return Record(row, key, {"image": read_file(path, root=os.path.dirname(path))})
+            root, most = os.path.dirname(path), self.max_record_bytes
+            return Record(row, key, {"image": read_file(path, root=root, max_bytes=most)})
         except MissingFile as error:
             return BadRecord(row, key, str(error))

@@ -22,6 +22,7 @@ from penstock.datasets.records.file_storage import FileStorage, Form
 from penstock.datasets.records.labels import FileLabels, Unlabelled
 from penstock.datasets.records.table import Table
 from penstock.datasets.storages.image_folder import ImageFolderWriter, image_of
+from penstock.datasets.writing import refuse_other_bytes
 
 
 @register("storage", "zip")
@@ -112,6 +113,10 @@ class ZipWriter(ImageFolderWriter):
 
     def __init__(self, *, part_records: Annotated[int, Ge(1)] = 10_000) -> None:
         self.part_records = part_records
+
+    def begin(self, folder: Path, plan: PackPlan) -> None:
+        super().begin(folder, plan)
+        refuse_other_bytes(plan.index.raw_keys(np.arange(len(plan.index))))
 
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]

@@ -186,6 +186,12 @@ class BatchComputer:
                 f"the collate gave a {type(batch).__name__} for a batch, expected a dict with "
                 f"a tensor or a list for each field: see Batch in core/sample.py"
             )
+        for name in ("valid", "epoch"):
+            if name in batch:
+                raise ValueError(
+                    f"the data has a field {name!r}, a name for values of the loader; rename it: "
+                    f"dataset.keys={{{name}:{name}_}}"
+                )
         if type(keys := batch.get("key")) is list:
             batch["key"] = Keys(keys)
         batch["valid"] = valid

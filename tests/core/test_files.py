@@ -119,4 +119,4 @@ def test_where_the_home_cannot_be_written_there_is_another_folder(tmp_path, monk
     folder = machine_folder("computed")
     assert folder.is_dir() and folder.parent.parent == tmp_path
     assert folder.parent.stat().st_mode & 0o077 == 0
-    assert "cannot be written: what is cached goes to" in caplog.text
+    assert "cannot be written; the cache is in" in caplog.text

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.contracts import Index
+from penstock.core.user_errors import ExplainedError
 from penstock.datasets.records.table import Table, constant, numbered
 from tests.contracts.damage import flipped
 
@@ -38,6 +39,14 @@ def test_round_trip(tmp_path_factory, keys, dtype, data):
     assert taken.column("x").tolist() == values[picks].tolist()
     twice = taken.take(np.arange(len(picks))[::2])
     assert twice.raw_keys() == [keys[i] for i in picks[::2]]
+
+
+def test_a_pickled_index_refuses_the_file_of_other_data(tmp_path):
+    index = made(tmp_path / "x", ["a", "b"])
+    pickled = pickle.dumps([index, index.take(np.array([0]))])
+    made(tmp_path / "x", ["new", "a", "b"])
+    with pytest.raises(ExplainedError, match="the data changed since the run began"):
+        pickle.loads(pickled)
 
 
 def test_contract(tmp_path):

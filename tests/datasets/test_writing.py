@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from penstock.core.sample import BadRecord, Record
-from penstock.datasets.storages.lmdb import LmdbStorage
-from penstock.datasets.writing import recoded
+from penstock.datasets.storages.lmdb import LmdbStorage, LmdbWriter
+from penstock.datasets.storages.parquet import ParquetWriter
+from penstock.datasets.storages.zip import ZipWriter
+from penstock.datasets.writing import recoded, write_storage
+from tests.contracts.records import ListedRecords
 from tests.datasets.storages.lmdb_files import packed_file
 from tests.memory_storage import MemoryStorage
 from tests.packed import write_lmdb
@@ -29,6 +33,20 @@ def test_order_and_bad_records_are_kept():
     bad = [(r.index, r.cause) for r in records if isinstance(r, BadRecord)]
     assert bad == [(5, "a five"), (99, "gone")]
     assert all(r.fields == {"number": r.index} for r in records if isinstance(r, Record))
+
+
+@pytest.mark.parametrize(
+    ("writer", "key", "label", "said"),
+    [
+        (LmdbWriter, "a", 0.7, "'a': label is 0.7, expected a class id"),
+        (ParquetWriter, "a\udcff", 0, r"the key b'a\\xff' is not UTF-8"),
+        (ZipWriter, "c/a\udcff.jpg", 0, r"the key b'c/a\\xff.jpg' is not UTF-8"),
+    ],
+)
+def test_records_that_would_change_are_refused(tmp_path, writer, key, label, said):
+    source = ListedRecords({key: {"image": b"", "label": label}}, ["c"])
+    with pytest.raises(ValueError, match=f"pack: {said}"):
+        write_storage(writer(), tmp_path / "a", source)
 
 
 def test_decoded_and_encoded_images_lie_in_one_file(tmp_path):

@@ -85,13 +85,12 @@ class Rows:
         return self.shape[0]
 
     def mapped(self) -> NDArray[Any] | None:
-        """Map the data set, or its references; None if it is stored otherwise."""
-        size_bytes = math.prod(self.shape) * self._stored.itemsize
+        """Map the data set, or its references, as stored; None if it is not contiguous."""
         if self._offset is None:
             return None
-        view = self._file.ranges.view(self._offset, size_bytes).view(self._stored)
-        is_native = self._stored == self._stored.newbyteorder("=") and view.flags.aligned
-        return view.reshape(self.shape) if is_native or self._varies else None
+        size_bytes = math.prod(self.shape) * self._stored.itemsize
+        content = self._file.ranges.view(self._offset, size_bytes)
+        return content.view(self._stored).reshape(self.shape)
 
     def sizes(self) -> NDArray[np.int64]:
         """Return the bytes of every value, int64 [n]."""
@@ -102,7 +101,9 @@ class Rows:
 
     def __getitem__(self, rows: Any) -> NDArray[Any]:
         """Read rows; RecordError if one is damaged."""
-        found = self._gathered(np.arange(len(self))[rows])
+        if isinstance(rows, slice):
+            rows = np.arange(len(self))[rows]
+        found = self._gathered(rows)
         if not self.dtype.hasobject:
             return found.astype(self.dtype, copy=False)
         values = np.empty(len(found), object)

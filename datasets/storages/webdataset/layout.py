@@ -19,13 +19,12 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 
 import numpy as np
 
-from penstock.core.arrays import read_npy, write_npy
+from penstock.core.arrays import RESERVED, read_npy, write_npy
 from penstock.core.json_text import parse_json
 from penstock.core.sample import Record, RecordError
 from penstock.datasets.files.data_files import IMAGE_ENDINGS, image_ending
 from penstock.datasets.storages.webdataset.headers import Member, shown
 
-RESERVED = frozenset(("index", "key", "position", "epoch", "valid"))
 IMAGE_EXTENSIONS = frozenset(ending[1:] for ending in IMAGE_ENDINGS)
 TAR_ENDINGS = (".tar", ".tar.gz", ".tgz", ".tar.zst")
 ITEMS = ""

@@ -66,9 +66,9 @@ def test_contract(tmp_path, written):
 
 def test_missing_values(tmp_path):
     rows = [
-        ["n", "x", "s", "big", "e", "q"],
-        ["1", "0.5", "a", "9" * 25, "", "3"],
-        ["NA", "nan", "?", "1", "", "?"],
+        ["n", " x", "s", "big", "e", "q"],
+        ["1", " 0.5", "a", "9" * 25, "", " 3"],
+        ["NA", " nan", "?", "1", "", " ?"],
     ]
     path = put(tmp_path / "t.tsv", rows, delimiter="\t")
     first, second = CsvStorage(path).read(np.arange(2))

@@ -84,7 +84,7 @@ def test_files_that_are_not_there(tmp_path):
     [
         ({"labels": LABELS[:10]}, "image has 11 rows and label has 10"),
         ({"labels": LABELS.astype(float)}, "label is float64 [11], expected integers"),
-        ({"labels": LABELS.astype(int) - 1}, "row 0: the label is missing"),
+        ({"labels": LABELS.astype(int) - 1}, "row 0: label -1, expected a class id"),
         ({"labels": LABELS.astype(int) << 40}, "is a code, expected class ids"),
         ({"age": np.arange(11, dtype=np.uint64)}, "age.npy: it holds uint64"),
         ({"age": np.float32(3)}, "age.npy: it holds float32 []"),

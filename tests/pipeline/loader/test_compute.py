@@ -47,3 +47,9 @@ def test_a_subclass_with_a_fetch_of_its_own_is_asked_for_it():
     compute = computer(darker)
     batch = compute(task(0, 1, 3)).batch
     assert_same(batch["image"], computer(plain)(task(0, 1, 3)).batch["image"] // 2)
+
+
+def test_a_field_that_the_loader_would_overwrite_is_refused():
+    compute = computer(dataset(), collate=lambda samples: {"valid": [1] * len(samples)})
+    with pytest.raises(ValueError, match=r"field 'valid', .* dataset.keys={valid:valid_}"):
+        compute(task(0, 1))
