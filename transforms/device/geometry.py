@@ -248,12 +248,11 @@ class RandomResizedCrop(_Moving):
         at_once = rows_at_once(pixels)
         for start in range(0, len(pixels), at_once):
             rows = slice(start, start + at_once)
-            planes = pixels[rows].permute(0, 3, 1, 2)
-            floats = planes if planes.is_floating_point() else planes.float()
+            planes = pixels[rows].permute(0, 3, 1, 2).float()  # halves cannot hold the places
             shape = (len(planes), *sides)
             grid = torch.stack([x[rows, None].expand(shape), y[rows, :, None].expand(shape)], 3)
-            resized = functional.grid_sample(floats, grid.to(floats.dtype), align_corners=False)
-            if floats is not planes:
+            resized = functional.grid_sample(planes, grid, align_corners=False)
+            if not pixels.is_floating_point():
                 resized = resized.round_().clamp_(0, 255)
             result[rows] = resized.permute(0, 2, 3, 1)
         return result

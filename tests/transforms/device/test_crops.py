@@ -15,6 +15,13 @@ def crop(split="train", **options):
     return step("random_crop", split, **{"size": None, "padding": 0, **options})
 
 
+def test_images_of_half_precision_are_cropped_as_exactly_as_others():
+    given, made = batch(8, 300, 500), step("random_resized_crop", size=64)
+    given["image"] = given["image"].permute(0, 3, 1, 2) / 255
+    half = made({**given, "image": given["image"].bfloat16()})["image"]
+    assert half.dtype == torch.bfloat16 and (half - made(given)["image"]).abs().max() < 0.005
+
+
 @pytest.mark.parametrize("options", [{"padding": 4}, {"size": 7}, {"size": [5, 13], "padding": 2}])
 @pytest.mark.parametrize("channels", [1, 3])
 def test_both_paths_cut_windows_of_the_padded_image(options, channels):
