@@ -43,6 +43,15 @@ def test_each_limit_drops_what_it_says():
     assert boxes_after(BoxSettings(min_height=15)) == [0, 3]
 
 
+def test_rounding_hides_no_part_of_a_box():
+    boxes = np.random.default_rng(0).uniform(0, 30, (40, 4)).astype(np.float32)
+    boxes[:, 2:] += boxes[:, :2] + 1
+    nodes = {"resize": {"_target_": "transform/resize", "size": [77, 91]}}
+    stack = Stack(nodes, build_step=build, boxes=BoxSettings(min_visibility=1.0))
+    given = sample(boxes=boxes[(boxes[:, 3] <= 60)])
+    assert len(stack(given, rng(0))["boxes"]) == len(given["boxes"]) > 20
+
+
 POINTS = np.array([[40, 20, 2], [10, 5, 2], [60, 6, 1]], np.float32)
 
 
