@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock import compose
 from penstock.core.rng import KeyedRng, Stream
-from penstock.pipeline.instantiate import build
 from penstock.transforms.cpu.stack import Stack
 from penstock.transforms.cpu.targets import BoxSettings, KeypointSettings
+from tests.building import build_step as build
 
 FLIP = {"_target_": "albumentations.HorizontalFlip", "p": 0.5}
 CROP = {"_target_": "albumentations.Crop", "x_min": 10, "y_min": 0, "x_max": 60, "y_max": 40}
@@ -119,6 +120,12 @@ def test_a_mirror_of_points_that_nothing_is_known_of_is_refused():
     assert (stack(given, rng(0))["keypoints"] == plain[[0, 2, 1]]).all()
     none = Stack(flip, build_step=build, keypoints=KeypointSettings(swaps=[]))
     assert (none(given, rng(0))["keypoints"] == plain).all()
+
+
+@pytest.mark.parametrize("name", ["imagenet", "keypoints", "light", "mosaic"])
+def test_the_task_swaps_keypoints_with_any_augmentation(name):
+    settings = compose(["task=keypoints", f"augment={name}"])["augment"]["keypoints"]
+    assert settings == {"_target_": "settings/keypoints", "swaps": None, "per_object": None}
 
 
 @pytest.mark.parametrize("swaps", [[[1]], [[1, 1]], [[0, -1]], [[0, 1], [1, 2]]])
