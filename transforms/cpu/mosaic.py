@@ -100,6 +100,7 @@ class Mosaic:
                 boxes.append(window.boxes(there) + np.tile([left, top], 2))
             if "keypoints" in sample:
                 moved = np.array(one["keypoints"], np.float32).reshape(-1, 3)
+                moved[outside(moved, (rows, columns)), 2] = 0
                 moved[:, :2] = window.points(moved[:, :2]) + np.array((left, top))
                 points.append(moved)
         if boxes:

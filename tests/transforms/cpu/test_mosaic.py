@@ -69,14 +69,17 @@ def test_each_image_of_a_mosaic_touches_the_point():
     assert (image[50:, 50:] == 10).all() and (image[:50] == 7).all()
 
 
-def test_a_box_that_leaves_its_image_does_not_reach_into_its_neighbour():
+def test_boxes_and_keypoints_outside_of_their_image_do_not_reach_into_its_neighbour():
     one = {
         "image": np.zeros((50, 50, 3), np.uint8),
         "boxes": np.array([[-9, -9, 70, 70]], np.float32),
+        "keypoints": np.array([[-3, 5, 2], [3, 5, 2]], np.float32),
     }
     mosaic = Mosaic(height=100, width=100, scale=(1.0, 1.0), center=(0.5, 0.5))
-    made = mosaic(one, rng(0), [one] * 3)["boxes"].tolist()
-    assert made == [[0, 0, 50, 50], [50, 0, 100, 50], [0, 50, 50, 100], [50, 50, 100, 100]]
+    made = mosaic(one, rng(0), [one] * 3)
+    whole = [[0, 0, 50, 50], [50, 0, 100, 50], [0, 50, 50, 100], [50, 50, 100, 100]]
+    assert made["boxes"].tolist() == whole
+    assert made["keypoints"][:, 2].tolist() == [0, 2] * 4
 
 
 def test_samples_without_boxes_and_other_channels():

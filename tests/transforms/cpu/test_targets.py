@@ -65,7 +65,7 @@ POINTS = np.array([[40, 20, 2], [10, 5, 2], [60, 6, 1]], np.float32)
         (["RandomRotate90"], False),
     ],
 )
-def test_what_mirrors(steps, swapped):
+def test_mirrors_swap_keypoints_and_turns_do_not(steps, swapped):
     nodes = {f"s{i}": {"_target_": f"albumentations.{n}", "p": 1.0} for i, n in enumerate(steps)}
     stack = Stack(nodes, build_step=build, keypoints=KeypointSettings(swaps=[[1, 2]]))
     plain = Stack(nodes, build_step=build)
@@ -103,13 +103,13 @@ FACE = ("nose", "left_eye", "right_eye", "L_Ear", "R_Ear", "upright")
         ([], FACE, []),
     ],
 )
-def test_pairs_are_those_that_names_say(swaps, names, settled):
+def test_pairs_follow_from_names(swaps, names, settled):
     found = KeypointSettings(swaps=swaps).settled(names)
     assert found.swaps == settled and found.per_object == (len(names) if names else None)
     assert found.settled(names) == found
 
 
-def test_a_mirror_of_points_that_nothing_is_known_of_is_refused():
+def test_a_mirror_of_unnamed_keypoints_is_refused():
     given = sample(keypoints=POINTS)
     flip = {"flip": {**FLIP, "p": 1.0}}
     stack = Stack(flip, build_step=build, keypoints=KeypointSettings())
@@ -129,7 +129,7 @@ def test_the_task_swaps_keypoints_with_any_augmentation(name):
 
 
 @pytest.mark.parametrize("swaps", [[[1]], [[1, 1]], [[0, -1]], [[0, 1], [1, 2]]])
-def test_pairs_that_are_none(swaps):
+def test_invalid_pairs_are_refused(swaps):
     with pytest.raises(ValueError, match=r"augment\.keypoints\.swaps"):
         KeypointSettings(swaps=swaps, per_object=5)
 
@@ -144,7 +144,7 @@ def test_a_point_that_is_cut_off_is_not_seen_again():
     assert (moved[:, :2] == points[:, :2] + [10, 20]).all()
 
 
-def test_boxes_that_are_none_are_dropped_with_all_that_is_theirs():
+def test_invalid_boxes_are_dropped_with_their_fields():
     """From a storage that does not look at them, as label files' are."""
     nan = float("nan")
     boxes = [
