@@ -14,7 +14,13 @@ from penstock.core.registry import register
 from penstock.core.sample import Sample
 from penstock.transforms.amounts import Share
 from penstock.transforms.cpu.geometry import between
-from penstock.transforms.cpu.targets import BoxSettings, check_together, outside, rows_of
+from penstock.transforms.cpu.targets import (
+    BoxSettings,
+    boxes_inside,
+    check_together,
+    outside,
+    rows_of,
+)
 
 
 @register("transform", "copy_paste")
@@ -92,9 +98,8 @@ class CopyPaste:
         self, sample: Sample, row: int, shape: Any, place: Sequence[float] | None = None
     ) -> _Object:
         """Return an object of a sample, moved to a place in an image of `shape`."""
-        box = np.asarray(sample["boxes"][row], np.float64)
-        start = np.maximum(np.floor(box[1::-1]), 0).astype(int)
-        stop = np.minimum(np.ceil(box[:1:-1]), sample["image"].shape[:2]).astype(int)
+        [box] = boxes_inside(sample["boxes"][row], sample["image"].shape)
+        start, stop = np.floor(box[1::-1]).astype(int), np.ceil(box[:1:-1]).astype(int)
         lengths = np.maximum(stop - start, 0)
         pixels = np.ones(lengths, np.bool_)
         if "mask" in sample:

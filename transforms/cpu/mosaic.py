@@ -12,7 +12,13 @@ from annotated_types import Ge, Le
 from penstock.core.registry import register
 from penstock.core.sample import Sample
 from penstock.transforms.amounts import Positive, Share, check_ordered
-from penstock.transforms.cpu.targets import BoxSettings, check_together, outside, rows_of
+from penstock.transforms.cpu.targets import (
+    BoxSettings,
+    boxes_inside,
+    check_together,
+    outside,
+    rows_of,
+)
 from penstock.transforms.cpu.window import Window
 
 _Side = Annotated[int, Ge(2)]
@@ -90,10 +96,11 @@ class Mosaic:
             if "mask" in sample:
                 new["mask"][place] = window.masks(one["mask"])[part]
             if "boxes" in sample:
-                there = np.asarray(one["boxes"], np.float64).reshape(-1, 4)
+                there = boxes_inside(one["boxes"], (rows, columns))
                 boxes.append(window.boxes(there) + np.tile([left, top], 2))
             if "keypoints" in sample:
                 moved = np.array(one["keypoints"], np.float32).reshape(-1, 3)
+                moved[outside(moved, (rows, columns)), 2] = 0
                 moved[:, :2] = window.points(moved[:, :2]) + np.array((left, top))
                 points.append(moved)
         if boxes:

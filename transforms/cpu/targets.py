@@ -48,15 +48,20 @@ class BoxSettings:
 
     def cut(self, boxes: _Floats, shape: tuple[int, ...]) -> tuple[NDArray[np.float32], Any]:
         """Cut boxes, xyxy [N, 4], at the edges of an image; also return which to keep, bool [N]."""
-        height, width = shape[:2]
-        cut = np.clip(boxes, 0, [width, height, width, height]).astype(np.float32)
-        return cut, self.kept(cut) & (_areas(cut) >= self.min_visibility * _areas(boxes))
+        cut = boxes_inside(boxes, shape)  # float64, since rounding would hide a part
+        kept = self.kept(cut) & (_areas(cut) >= self.min_visibility * _areas(boxes))
+        return cut.astype(np.float32), kept
 
-    def kept(self, boxes: NDArray[np.float32]) -> NDArray[np.bool_]:
+    def kept(self, boxes: _Floats) -> NDArray[np.bool_]:
         """Return which boxes have an area and are large enough, bool [N]."""
         areas, sides = _areas(boxes), boxes[:, 2:] - boxes[:, :2]
         large: NDArray[np.bool_] = (areas > 0) & (areas >= self.min_area)
         return large & (sides >= [self.min_width, self.min_height]).all(1)
+
+
+def boxes_inside(boxes: Any, shape: tuple[int, ...]) -> NDArray[np.float64]:
+    """Cut boxes, xyxy [N, 4], at the edges of an image of `shape`."""
+    return np.asarray(boxes, np.float64).reshape(-1, 4).clip(0, [shape[1], shape[0]] * 2)
 
 
 def _areas(boxes: _Floats) -> NDArray[np.float64]:
@@ -225,7 +230,7 @@ def rows_of(samples: Sequence[Sample], rows: Sequence[Any]) -> Sample:
 
 
 def check_together(step: str, samples: Sequence[Sample], fields: Sequence[str]) -> None:
-    """Raise ValueError unless samples have equal fields and channels, which a step can combine."""
+    """Raise ValueError unless samples have equal fields, types and channels, as steps need them."""
     first = samples[0]
     for one in samples:
         key = one.get("key")
@@ -237,8 +242,10 @@ def check_together(step: str, samples: Sequence[Sample], fields: Sequence[str]) 
                 f"{step}: {key!r} has {', '.join(one)}, expected {', '.join(fields)} and no "
                 f"box_masks; type {remedy}, or leave the step out"
             )
-        if one["image"].shape[2:] != first["image"].shape[2:]:
-            raise ValueError(
-                f"{step}: {key!r} is an image of shape {one['image'].shape}, {first.get('key')!r} "
-                f"of {first['image'].shape}; channels must agree"
-            )
+        for name in [name for name in ("image", "mask") if name in fields]:
+            a, b = one[name], first[name]
+            if (a.dtype, a.shape[2:]) != (b.dtype, b.shape[2:]):
+                raise ValueError(
+                    f"{step}: the {name} of {key!r} is {a.dtype} {list(a.shape)}, of "
+                    f"{first.get('key')!r} {b.dtype} {list(b.shape)}; types and channels must agree"
+                )

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from penstock.core.sample import Box, PendingImage, Sample
 from penstock.transforms.cpu.stage import BuildStep, Groups, Node, Stage
-from penstock.transforms.cpu.targets import Targets, image_of, outside
+from penstock.transforms.cpu.targets import Targets, boxes_inside, image_of, outside
 
 Size = tuple[int, int]
 Image = NDArray[Any] | PendingImage
@@ -160,10 +160,10 @@ class WindowStage(Stage):
         for name, step in self._steps.items():
             size, boxes = tuple(image.shape[:2]), None
             if step.needs_boxes and "boxes" in sample:
-                boxes = _inside(sample["boxes"], size)
+                boxes = boxes_inside(sample["boxes"], size)
             for window in windows:
                 size = window.size
-                boxes = None if boxes is None else _inside(window.boxes(boxes), size)
+                boxes = None if boxes is None else boxes_inside(window.boxes(boxes), size)
             with self.noted(name):
                 window = step.window(size, rng, boxes)
             fused = windows[-1].then(window) if windows else None
@@ -191,7 +191,7 @@ class WindowStage(Stage):
                 )
             sample[name] = window.masks(masks)
         if "boxes" in sample:
-            moved = window.boxes(_inside(sample["boxes"], size))
+            moved = window.boxes(boxes_inside(sample["boxes"], size))
             cut, kept = self.targets.boxes.cut(moved, window.size)
             self.targets.put_boxes(sample, cut[kept], np.flatnonzero(kept), window.size)
         if "keypoints" in sample:
@@ -199,11 +199,6 @@ class WindowStage(Stage):
             points = window.points(before).astype(np.float32)
             lost = outside(before, size) | outside(points, window.size)
             self.targets.put_points(sample, points, lost, mirrored=window.mirrored)
-
-
-def _inside(boxes: NDArray[np.floating[Any]], size: tuple[int, ...]) -> NDArray[np.float64]:
-    """Cut boxes, [N, 4], at the edges of an image of a height and width."""
-    return np.asarray(boxes, np.float64).reshape(-1, 4).clip(0, [*size[::-1]] * 2)
 
 
 def _size(box: Box) -> Size:

@@ -76,5 +76,9 @@ class ArrayDecoder(Decoder):
         if self.dtype is not None and array.dtype != self.dtype:
             if array.dtype.kind == "c" and not self.dtype.startswith("complex"):
                 raise ValueError(f"is {array.dtype}, which {self.dtype} cannot hold")
+            if array.size and np.dtype(self.dtype).kind in "iu":
+                limits = np.iinfo(self.dtype)
+                if not (limits.min <= array.min() and array.max() <= limits.max):  # or NaN
+                    raise ValueError(f"has numbers that {self.dtype} cannot hold")
             array = array.astype(self.dtype)
         return array

@@ -10,6 +10,7 @@ from annotated_types import Ge, Gt, Le
 from numpy.typing import NDArray
 
 from penstock.core.registry import register
+from penstock.core.sample import Batch
 from penstock.transforms.amounts import Positive, Share, Sides, check_ordered, sides_of
 from penstock.transforms.cpu.window import Window
 from penstock.transforms.device.draws import (
@@ -31,10 +32,35 @@ _Scale = Annotated[float, Gt(0), Le(1)]
 
 
 class _Moving(PixelStep):
-    """A step that moves pixels of image and mask alike, and cannot move boxes and keypoints."""
+    """A step that moves pixels of image and mask alike, and cannot move boxes and keypoints.
+
+    A crop in evaluation also changes ``to_image``, so that `predict` finds the file's pixels.
+    """
 
     fields = ("image", "mask")
     refused = ("boxes", "keypoints")
+
+    def apply(self, batch: Batch, draws: Draws) -> Batch:
+        """Change the pixels, and take ``to_image`` from the draws."""
+        changed = super().apply(batch, draws)
+        if "to_image" not in draws:
+            return changed
+        to_image = draws["to_image"]
+        if not isinstance(batch["image"], np.ndarray):
+            import torch
+
+            to_image = torch.as_tensor(to_image)
+        return {**changed, "to_image": to_image}
+
+    @staticmethod
+    def located(rows: Rows, top: int, left: int, height: int, width: int) -> Draws:
+        """Return ``to_image`` after a window becomes an image of `rows.size`; none if not given."""
+        if "to_image" not in rows.fields:
+            return {}
+        scales = np.array([[rows.size[1] / width], [rows.size[0] / height]])
+        moved = (np.asarray(rows.fields["to_image"]) - [[0, 0, left], [0, 0, top]]) * scales
+        rows.fields = {**rows.fields, "to_image": moved}
+        return {"to_image": moved}
 
 
 @register("batch_transform", "random_crop")
@@ -66,7 +92,9 @@ class RandomCrop(_Moving):
         if self.size is None:
             return {}
         down, across = self._room(rows, 0)
-        return {"places": np.tile([(down - 1) // 2, (across - 1) // 2], (rows.count, 1))}
+        top, left = (down - 1) // 2, (across - 1) // 2
+        places = np.tile([top, left], (rows.count, 1))
+        return {"places": places, **self.located(rows, top, left, *rows.size)}
 
     def _room(self, rows: Rows, padding: int) -> tuple[int, int]:
         """Return the number of places of the crop, down and across."""
@@ -205,7 +233,9 @@ class RandomResizedCrop(_Moving):
             return {}
         self.check(rows)
         shape = rows.size[1] / rows.size[0]
-        return {"windows": np.tile(self._centre(given, shape, shape), (rows.count, 1))}
+        window = self._centre(given, shape, shape)
+        located = self.located(rows, *window.tolist())
+        return {"windows": np.tile(window, (rows.count, 1)), **located}
 
     @staticmethod
     def _centre(size: tuple[int, int], low: float, high: float) -> Integers:
@@ -248,12 +278,11 @@ class RandomResizedCrop(_Moving):
         at_once = rows_at_once(pixels)
         for start in range(0, len(pixels), at_once):
             rows = slice(start, start + at_once)
-            planes = pixels[rows].permute(0, 3, 1, 2)
-            floats = planes if planes.is_floating_point() else planes.float()
+            planes = pixels[rows].permute(0, 3, 1, 2).float()  # halves cannot hold the places
             shape = (len(planes), *sides)
             grid = torch.stack([x[rows, None].expand(shape), y[rows, :, None].expand(shape)], 3)
-            resized = functional.grid_sample(floats, grid.to(floats.dtype), align_corners=False)
-            if floats is not planes:
+            resized = functional.grid_sample(planes, grid, align_corners=False)
+            if not pixels.is_floating_point():
                 resized = resized.round_().clamp_(0, 255)
             result[rows] = resized.permute(0, 2, 3, 1)
         return result

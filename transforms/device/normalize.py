@@ -10,7 +10,7 @@ import numpy as np
 
 from penstock.core.registry import register
 from penstock.core.sample import Batch
-from penstock.transforms.device.steps import DeviceStep, Draws, is_planes
+from penstock.transforms.device.steps import DeviceStep, Draws
 
 if TYPE_CHECKING:
     import torch
@@ -50,13 +50,11 @@ class Normalize(DeviceStep):
         return _converted(batch, self._normalised) if "image" in batch else batch
 
     def _normalised(self, image: Any) -> Any:
-        channels = len(self._scale)
-        if is_planes(image) or image.shape[-1] != channels:
-            raise ValueError(
-                f"normalize: images are {image.dtype} {list(image.shape)}, expected uint8 "
-                f"[B, H, W, {channels}]; leave ToTensor, Normalize and the like out of "
-                f"augment.train and augment.eval, or set augment.device.normalize.mean and std"
-            )
+        remedy = (
+            "leave ToTensor, Normalize and the like out of augment.train and augment.eval, or set "
+            "augment.device.normalize.mean and std"
+        )
+        _check(image, "normalize", len(self._scale), remedy)
         if isinstance(image, np.ndarray):
             factor, offset = np.array([self._scale, self._shift], np.float32)[..., None, None]
             return image.transpose(0, 3, 1, 2).astype(np.float32) * factor + offset
@@ -79,9 +77,18 @@ def to_float(batch: Batch) -> Batch:
 
 
 def _floats(image: Any) -> Any:
+    _check(image, "to_float", image.shape[-1], "leave the step out")
     if isinstance(image, np.ndarray):
         return image.transpose(0, 3, 1, 2).astype(np.float32) / np.float32(255)
     return image.permute(0, 3, 1, 2).float().div_(255)
+
+
+def _check(image: Any, step: str, channels: int, remedy: str) -> None:
+    if not str(image.dtype).endswith("uint8") or image.ndim != 4 or image.shape[-1] != channels:
+        raise ValueError(
+            f"{step}: images are {image.dtype} {list(image.shape)}, expected uint8 "
+            f"[B, H, W, {channels}]; {remedy}"
+        )
 
 
 def _converted(batch: Batch, convert: Callable[[Any], Any]) -> Batch:

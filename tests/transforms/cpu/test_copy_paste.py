@@ -51,6 +51,20 @@ def test_objects_that_are_covered_are_dropped_and_their_keypoints_hidden():
     assert made["keypoints"][0].tolist() == [12, 12, 1]
 
 
+def test_a_box_that_leaves_its_image_is_pasted_without_its_outside():
+    fields = {"index": 0, "key": "a", "box_labels": np.array([0])}
+    small = {
+        **fields,
+        "image": np.zeros((50, 50, 3), np.uint8),
+        "boxes": np.ones((1, 4), np.float32),
+    }
+    large = {**fields, "image": np.ones((50, 50, 3), np.uint8)}
+    large["boxes"] = np.array([[-20, 10, 30, 60]], np.float32)
+    for draw in range(5):
+        made = CopyPaste(share=1.0)(small, rng(draw), [large])
+        assert made["boxes"].tolist() == [bounds(made["image"][..., 0] == 1)]
+
+
 def test_an_object_covered_in_part_is_kept_above_the_limit_of_visibility():
     half = {"image": np.zeros((20, 20, 3), np.uint8), "index": 0, "key": "a",
             "boxes": np.array([[0, 0, 20, 20]], np.float32),

@@ -69,6 +69,19 @@ def test_each_image_of_a_mosaic_touches_the_point():
     assert (image[50:, 50:] == 10).all() and (image[:50] == 7).all()
 
 
+def test_boxes_and_keypoints_outside_of_their_image_do_not_reach_into_its_neighbour():
+    one = {
+        "image": np.zeros((50, 50, 3), np.uint8),
+        "boxes": np.array([[-9, -9, 70, 70]], np.float32),
+        "keypoints": np.array([[-3, 5, 2], [3, 5, 2]], np.float32),
+    }
+    mosaic = Mosaic(height=100, width=100, scale=(1.0, 1.0), center=(0.5, 0.5))
+    made = mosaic(one, rng(0), [one] * 3)
+    whole = [[0, 0, 50, 50], [50, 0, 100, 50], [0, 50, 50, 100], [50, 50, 100, 100]]
+    assert made["boxes"].tolist() == whole
+    assert made["keypoints"][:, 2].tolist() == [0, 2] * 4
+
+
 def test_samples_without_boxes_and_other_channels():
     mosaic = Mosaic(height=80, width=80)
     empty = {**scene(1), "boxes": np.empty((0, 4), np.float32), "box_labels": np.empty(0, int),
@@ -81,6 +94,7 @@ def test_samples_without_boxes_and_other_channels():
     masks = {**scene(3), "box_masks": np.zeros((1, 3, 3))}
     for first, other, said in (
         (scene(1), grey, "channels must agree"),
+        ({**scene(1), "mask": scene(1)["mask"].astype(np.uint16)}, scene(2), "mask of .*int64"),
         (masks, empty, "'3' has .*box_masks"),
         (scene(1), bare, "'2' has .*expected image, mask"),
     ):

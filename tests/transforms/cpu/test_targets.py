@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from penstock import compose
 from penstock.core.rng import KeyedRng, Stream
-from penstock.pipeline.instantiate import build
 from penstock.transforms.cpu.stack import Stack
 from penstock.transforms.cpu.targets import BoxSettings, KeypointSettings
+from tests.building import build_step as build
 
 FLIP = {"_target_": "albumentations.HorizontalFlip", "p": 0.5}
 CROP = {"_target_": "albumentations.Crop", "x_min": 10, "y_min": 0, "x_max": 60, "y_max": 40}
@@ -43,6 +44,15 @@ def test_each_limit_drops_what_it_says():
     assert boxes_after(BoxSettings(min_height=15)) == [0, 3]
 
 
+def test_rounding_hides_no_part_of_a_box():
+    boxes = np.random.default_rng(0).uniform(0, 30, (40, 4)).astype(np.float32)
+    boxes[:, 2:] += boxes[:, :2] + 1
+    nodes = {"resize": {"_target_": "transform/resize", "size": [77, 91]}}
+    stack = Stack(nodes, build_step=build, boxes=BoxSettings(min_visibility=1.0))
+    given = sample(boxes=boxes[(boxes[:, 3] <= 60)])
+    assert len(stack(given, rng(0))["boxes"]) == len(given["boxes"]) > 20
+
+
 POINTS = np.array([[40, 20, 2], [10, 5, 2], [60, 6, 1]], np.float32)
 
 
@@ -55,7 +65,7 @@ POINTS = np.array([[40, 20, 2], [10, 5, 2], [60, 6, 1]], np.float32)
         (["RandomRotate90"], False),
     ],
 )
-def test_what_mirrors(steps, swapped):
+def test_mirrors_swap_keypoints_and_turns_do_not(steps, swapped):
     nodes = {f"s{i}": {"_target_": f"albumentations.{n}", "p": 1.0} for i, n in enumerate(steps)}
     stack = Stack(nodes, build_step=build, keypoints=KeypointSettings(swaps=[[1, 2]]))
     plain = Stack(nodes, build_step=build)
@@ -93,13 +103,13 @@ FACE = ("nose", "left_eye", "right_eye", "L_Ear", "R_Ear", "upright")
         ([], FACE, []),
     ],
 )
-def test_pairs_are_those_that_names_say(swaps, names, settled):
+def test_pairs_follow_from_names(swaps, names, settled):
     found = KeypointSettings(swaps=swaps).settled(names)
     assert found.swaps == settled and found.per_object == (len(names) if names else None)
     assert found.settled(names) == found
 
 
-def test_a_mirror_of_points_that_nothing_is_known_of_is_refused():
+def test_a_mirror_of_unnamed_keypoints_is_refused():
     given = sample(keypoints=POINTS)
     flip = {"flip": {**FLIP, "p": 1.0}}
     stack = Stack(flip, build_step=build, keypoints=KeypointSettings())
@@ -112,8 +122,14 @@ def test_a_mirror_of_points_that_nothing_is_known_of_is_refused():
     assert (none(given, rng(0))["keypoints"] == plain).all()
 
 
+@pytest.mark.parametrize("name", ["imagenet", "keypoints", "light", "mosaic"])
+def test_the_task_swaps_keypoints_with_any_augmentation(name):
+    settings = compose(["task=keypoints", f"augment={name}"])["augment"]["keypoints"]
+    assert settings == {"_target_": "settings/keypoints", "swaps": None, "per_object": None}
+
+
 @pytest.mark.parametrize("swaps", [[[1]], [[1, 1]], [[0, -1]], [[0, 1], [1, 2]]])
-def test_pairs_that_are_none(swaps):
+def test_invalid_pairs_are_refused(swaps):
     with pytest.raises(ValueError, match=r"augment\.keypoints\.swaps"):
         KeypointSettings(swaps=swaps, per_object=5)
 
@@ -128,7 +144,7 @@ def test_a_point_that_is_cut_off_is_not_seen_again():
     assert (moved[:, :2] == points[:, :2] + [10, 20]).all()
 
 
-def test_boxes_that_are_none_are_dropped_with_all_that_is_theirs():
+def test_invalid_boxes_are_dropped_with_their_fields():
     """From a storage that does not look at them, as label files' are."""
     nan = float("nan")
     boxes = [

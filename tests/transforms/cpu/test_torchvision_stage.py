@@ -76,7 +76,7 @@ class TestSteps:
         assert_same(found, expected, "mirrored")
         assert np.array_equal(found["image"][..., 0], found["mask"] // 2)
 
-    def test_what_leaves_the_image_is_dropped_or_invisible(self):
+    def test_targets_outside_of_the_image_are_dropped_or_invisible(self):
         crop = {"_target_": f"{V2}.CenterCrop", "size": [40, 30]}  # columns 15 to 45
         found = apply_at(stack_of(crop), with_targets(), 0)
         assert found["boxes"].tolist() == [[0, 10, 10, 20]] and found["box_labels"].tolist() == [3]

@@ -58,6 +58,8 @@ def test_types_and_axes():
         (WAVE, {"fields": ["wave"]}, "no field 'wave' to decode, fields: array, label"),
         (VOLUME, {"axes": [1, 0]}, r"is \[4, 3, 5\], expected 2 axes"),
         (SPECTRUM, {"dtype": "float32"}, "complex64, which float32 cannot hold"),
+        (VOLUME, {"dtype": "uint8"}, "has numbers that uint8 cannot hold"),
+        ([np.nan], {"dtype": "int64"}, "has numbers that int64 cannot hold"),
         (WAVE, {"axes": [0, 2]}, "expected an order of all"),
     ],
 )

@@ -72,6 +72,11 @@ def test_colours_and_greys_stand_for_classes_in_files_and_arrays(mask, colours, 
         assert found.dtype == np.uint8 and (found == ids).all()
 
 
+def test_colours_of_palettes_stand_for_classes_too():
+    assert (decoded(palette(IDS, 2), *COLOURS[::-1]) == 3 - IDS).all()
+    assert (decoded(png(IDS > 1), 255, 0) == 1 - BITS).all()
+
+
 @pytest.mark.parametrize("wrong", [-1, 77, 256])
 def test_an_unknown_colour_is_refused_with_its_place(wrong):
     grey = np.zeros((13, 17), np.int16)

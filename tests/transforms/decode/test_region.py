@@ -119,9 +119,6 @@ def test_every_truncated_file_raises_even_if_the_crop_lies_above():
                 defer(data[:length]).around(box)
 
 
-# Markers that a decoder of all rows would notice in the rows that the crop needs.
-
-
 def outcome(decode) -> np.ndarray | None:
     try:
         return decode()

@@ -70,7 +70,7 @@ def test_grey_is_as_often_as_asked_and_keeps_its_brightness():
     assert np.abs(result[grey][..., 0].numpy() - expected).max() <= 1
 
 
-def test_what_has_no_colours_is_said():
+def test_images_without_colours_are_refused():
     grey = {**batch(), "image": batch()["image"][..., :1]}
     for name in ("color_jitter", "grayscale"):
         with pytest.raises(ValueError, match=r"augment\.device\.step: images are \[15, 13, 1\]"):

@@ -7,12 +7,33 @@ import torch
 
 from penstock import compose
 from penstock.transforms.device.draws import WINDOW_DRAWS, drawn_windows, uniforms
-from penstock.transforms.device.steps import host_draws
+from penstock.transforms.device.steps import apply_steps, host_draws
 from tests.transforms.device.drawn_rows import batch, by_tensors, masked, step
 
 
 def crop(split="train", **options):
     return step("random_crop", split, **{"size": None, "padding": 0, **options})
+
+
+def test_images_of_half_precision_are_cropped_as_exactly_as_others():
+    given, made = batch(8, 300, 500), step("random_resized_crop", size=64)
+    given["image"] = given["image"].permute(0, 3, 1, 2) / 255
+    half = made({**given, "image": given["image"].bfloat16()})["image"]
+    assert half.dtype == torch.bfloat16 and (half - made(given)["image"]).abs().max() < 0.005
+
+
+@pytest.mark.parametrize("change", [lambda made: made, by_tensors])
+def test_crops_in_evaluation_keep_the_way_back_to_the_file(change):
+    given = {**batch(2, 40, 60), "to_image": torch.eye(2, 3).double().expand(2, 2, 3)}
+    given["image"][:, 10:30, 20:40] = torch.tensor([255, 0, 0], dtype=torch.uint8)
+    steps = [change(step("random_crop", "val", size=[30, 40], padding=3, called="a")),
+             change(step("random_resized_crop", "val", size=[60, 60], called="b"))]  # fmt: skip
+    result = apply_steps(steps, given, host_draws(steps, given))
+    assert result["image"].shape[1:3] == (60, 60)
+    assert torch.equal(
+        result["to_image"], torch.tensor([[[2, 0, -30], [0, 2, -10.0]]] * 2).double()
+    )
+    assert (result["image"][:, 12:48, 12:48, 0] == 255).all()
 
 
 @pytest.mark.parametrize("options", [{"padding": 4}, {"size": 7}, {"size": [5, 13], "padding": 2}])

@@ -59,7 +59,7 @@ def test_arrays_stay_arrays():
     assert np.array_equal(result, turned(batch())["image"].numpy())
 
 
-def test_what_cannot_be_is_said():
+def test_refusals():
     flip = augmentation.RandomHorizontalFlip()
     with pytest.raises(ValueError, match=r"augment\.device\.k: the batch has mask"):
         of(flip)({**batch(), "mask": []})

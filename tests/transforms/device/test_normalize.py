@@ -43,6 +43,10 @@ def test_other_images_and_arguments_are_refused():
     for shape, dtype in (((2, 4, 4, 1), torch.uint8), ((2, 4, 4, 3), torch.float32)):
         with pytest.raises(ValueError, match=r"expected uint8 \[B, H, W, 3\].*augment\.device"):
             Normalize()({"image": torch.zeros(shape, dtype=dtype)})
+    planes, deep = torch.zeros(2, 3, 4, 3), torch.zeros(2, 4, 4, 3, dtype=torch.int16)
+    for image, made in ((planes, to_float), (deep, to_float), (deep, Normalize())):
+        with pytest.raises(ValueError, match="expected uint8"):
+            made({"image": image})
     grey = Normalize(mean=[0.5], std=[0.5])({"image": torch.zeros(2, 4, 4, 1, dtype=torch.uint8)})
     assert torch.equal(grey["image"], torch.full((2, 1, 4, 4), -1.0))
     for options in ({"std": [0.1, 0.0, 0.1]}, {"mean": [0.5]}):

@@ -59,13 +59,13 @@ WAITING = {
 
 
 @pytest.mark.parametrize("name", WAITING)
-def test_what_waits_is_seen(name):
+def test_waits_are_seen(name):
     with waits() as found:
         WAITING[name](torch.ones(4, 4, device="meta"))
     assert len(found) == 1
 
 
-def test_what_does_not_wait_is_not_seen():
+def test_operations_without_a_wait_are_not_seen():
     given = torch.ones(4, 4, device="meta")
     with waits() as found:
         given[torch.zeros(3, dtype=torch.int64, device="meta")].masked_fill_(given[:3] > 0, 2)

@@ -21,7 +21,7 @@ Ids = NDArray[np.integer]
 def decode_mask(data: Any, *, colours: Mapping[int, int], max_pixels: int) -> Ids:
     """Return the class ids of a mask: of a PNG or an array of ids, or RGB with `colours`.
 
-    Of a palette, the indices are the ids. `colours` are ids by 0xRRGGBB, also of 8-bit greys.
+    `colours` are ids by 0xRRGGBB, also of greys. Without them, indices of a palette are the ids.
     """
     if not isinstance(data, np.ndarray):
         return _decode_png(bytes(data), colours, max_pixels)
@@ -43,12 +43,10 @@ def _decode_png(data: bytes, colours: Mapping[int, int], max_pixels: int) -> Ids
     if mode not in ("1", "L", "I;16", "P", "RGB") or (mode == "RGB" and depth != 8):
         raise RecordError("a mask with alpha or of 48 bits; save class ids as grey or palette PNG")
     with damage_as_record_error():
-        ids = np.array(picture)
-    if mode == "RGB":
+        ids = np.array(picture.convert("RGB") if colours and mode in ("1", "P") else picture)
+    if mode == "RGB" or colours:
         return _by_colour(ids, colours)
-    if mode == "L" and depth == 8:
-        return _by_colour(ids, colours) if colours else ids
-    if mode == "L":
+    if mode == "L" and depth < 8:
         ids //= 255 // ((1 << depth) - 1)  # Pillow widens such greys to 0 .. 255
     return ids.astype(np.uint8) if mode == "1" else ids
 
