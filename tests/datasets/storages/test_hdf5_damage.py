@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core.sample import BadRecord
 from penstock.datasets.storages.hdf5 import Hdf5Storage
-from tests.contracts.damage import flipped, unless_refused
+from tests.contracts.damage import unless_refused
 from tests.contracts.storage import read_all
 from tests.datasets.storages.hdf5_files import (
     FILES,
@@ -19,7 +19,6 @@ from tests.datasets.storages.hdf5_files import (
     PIECES,
     message,
     write,
-    write_lists,
 )
 
 rng = np.random.default_rng(0)
@@ -70,45 +69,6 @@ def test_zeros_in_the_heap_do_not_hang(tmp_path, pieces):
         zero_the_heap(path, whole, start)
         pickle.loads(pickle.dumps(storage)).read(np.arange(11))
         unless_refused(lambda: read_all(Hdf5Storage(str(path))))
-
-
-def test_a_file_cut_short(tmp_path):
-    path = write(tmp_path / "a.h5", PIECES["gzip"])
-    whole = (tmp_path / "a.h5").read_bytes()
-    for length in (0, 7, 96, 500, len(whole) // 2, len(whole) - 1):
-        (tmp_path / "a.h5").write_bytes(whole[:length])
-        said = message(path)
-        assert "damaged" in said or "written" in said, said
-    (tmp_path / "a.h5").write_bytes(whole)
-    storage = Hdf5Storage(path)
-    len(storage)
-    (tmp_path / "a.h5").write_bytes(whole[: len(whole) // 3])
-    assert any(isinstance(record, BadRecord) for record in storage.read(np.arange(11)))
-
-
-def some_file(path, kind):
-    if kind == "latest":
-        write(path, PIECES["shuffled"], libver="latest")
-    elif kind == "lists":
-        with h5py.File(path, "w") as file:
-            write_lists(file, "image", [f[:40] for f in FILES])
-            file["label"] = [f"class {i % 3}" for i in range(11)]
-    else:
-        write(path, PIECES[kind])
-
-
-# Each kind is flipped at many more places by the slow test below.
-@pytest.mark.parametrize(
-    "kind",
-    ["all", "lists", "latest", slow("gzip"), slow("contiguous")],
-)
-def test_flipped_bytes_end_in_a_line_or_a_bad_record(tmp_path, kind):
-    path = tmp_path / "a.h5"
-    some_file(path, kind)
-    random = np.random.default_rng(3)
-    for _ in flipped(path, random.integers(0, path.stat().st_size, 5), random):
-        records = unless_refused(lambda: read_all(Hdf5Storage(str(path))))
-        assert records is None or len(records) <= 11 * 1000
 
 
 def test_a_file_that_is_being_written(tmp_path):

@@ -70,21 +70,3 @@ def test_what_is_no_plain_file_is_refused(data, said):
     with pytest.raises(RecordError, match=said) as error:
         found(data + archive([("a.jpg", b"")]))
     assert "\n" not in str(error.value)
-
-
-def test_a_flipped_bit_in_a_header_is_seen():
-    data = archive([(LONG, b"1"), ("a.jpg", b"2"), ("b.cls", b"3")], tarfile.PAX_FORMAT)
-    headers = [at for at in range(0, len(data), 512) if data[at + 257 : at + 262] == b"ustar"]
-    rng = np.random.default_rng(1)
-    whole = found(data)
-    seen = 0
-    for _ in range(600):
-        flipped = bytearray(data)
-        at = int(rng.choice(headers)) + int(rng.integers(512))
-        flipped[at] ^= 1 << int(rng.integers(8))
-        try:
-            assert found(flipped) == whole  # one in a blank of the checksum itself
-        except RecordError as error:
-            assert "\n" not in str(error)
-            seen += 1
-    assert seen > 590
