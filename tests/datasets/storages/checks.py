@@ -14,7 +14,7 @@ import pytest
 from tests.contracts.storage import Expected, check_storage
 
 
-def refusal(storage: Any, match: str = "") -> str:
+def refusal(storage: Any, match: str | None = None) -> str:
     """Return the error of a storage that cannot be opened: one line that names the storage."""
     with pytest.raises(ValueError, match=match) as error:
         len(storage)

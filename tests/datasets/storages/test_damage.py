@@ -26,6 +26,7 @@ from penstock.datasets.writing import write_storage
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.records import ListedRecords
 from tests.contracts.storage import read_all, summary
+from tests.datasets.storages.hdf5_files import write_lists
 from tests.datasets.storages.lmdb_files import foreign
 from tests.datasets.storages.sqlite_tables import at, put_samples
 from tests.datasets.storages.tables import hub_table, images, write_arrow
@@ -52,9 +53,7 @@ def hdf5(folder, *, libver="earliest", **pieces):
 
 def lists(folder):
     with h5py.File(folder / "a.h5", "w") as file:
-        rows = file.create_dataset("image", (ROWS,), h5py.vlen_dtype(np.uint8))
-        for row, image in enumerate(SMALL):
-            rows[row] = np.frombuffer(image, np.uint8)
+        write_lists(file, "image", SMALL)
         file["label"] = [f"class {n % 3}" for n in range(ROWS)]
 
 
@@ -65,12 +64,12 @@ def zipped(folder):
 
 
 def directory(content):
-    """Return the start of a ZIP archive's directory, whose names have no checksum."""
+    """Return the start of a ZIP archive's directory; checksums cover the members before it."""
     return content.index(b"PK\x01\x02")
 
 
 def footer(content):
-    """Return the start of a Parquet file's footer, which has no checksum."""
+    """Return the start of a Parquet file's footer; checksums cover the pages before it."""
     return len(content) - 8 - int.from_bytes(content[-8:-4], "little")
 
 

@@ -1,9 +1,8 @@
-"""HDF5 files that are damaged, cut short, or still being written, and a library that fails."""
+"""HDF5 files with damaged chunks and heaps, unfinished files, and a missing library."""
 
 import pickle
 import subprocess
 import sys
-from functools import partial
 
 import h5py
 import numpy as np
@@ -13,16 +12,7 @@ from penstock.core.sample import BadRecord
 from penstock.datasets.storages.hdf5 import Hdf5Storage
 from tests.contracts.damage import unless_refused
 from tests.contracts.storage import read_all
-from tests.datasets.storages.hdf5_files import (
-    FILES,
-    IMAGES,
-    PIECES,
-    message,
-    write,
-)
-
-rng = np.random.default_rng(0)
-slow = partial(pytest.param, marks=pytest.mark.slow)
+from tests.datasets.storages.hdf5_files import FILES, IMAGES, PIECES, message, write, write_lists
 
 
 def test_damage_in_a_chunk_is_a_bad_record(tmp_path):
@@ -45,19 +35,11 @@ def test_damage_in_a_chunk_is_a_bad_record(tmp_path):
         assert np.array_equal(storage.take(np.array([0, 10]), ("image",))["image"], IMAGES[[0, 10]])
 
 
-def zero_the_heap(path, whole, start):
-    damaged = bytearray(whole)
-    damaged[start + 16 : start + 16 + 200] = bytes(200)
-    path.write_bytes(damaged)
-
-
 @pytest.mark.parametrize("pieces", [{}, {"chunks": (4,)}, {"chunks": (4,), "compression": "gzip"}])
 def test_zeros_in_the_heap_do_not_hang(tmp_path, pieces):
     path = tmp_path / "a.h5"
     with h5py.File(path, "w") as file:
-        rows = file.create_dataset("image", (11,), h5py.vlen_dtype(np.uint8), **pieces)
-        for row, value in enumerate(FILES):
-            rows[row] = np.frombuffer(value, np.uint8)
+        write_lists(file, "image", FILES, **pieces)
         file["keys"] = [f"k{i}" for i in range(11)]
         file["label"] = [f"class {i % 3}" for i in range(11)]
     whole = path.read_bytes()
@@ -66,7 +48,7 @@ def test_zeros_in_the_heap_do_not_hang(tmp_path, pieces):
     places = [at for at in range(len(whole)) if whole.startswith(b"GCOL", at)]
     assert len(places) > 2
     for start in places:
-        zero_the_heap(path, whole, start)
+        path.write_bytes(whole[: start + 16] + bytes(200) + whole[start + 216 :])
         pickle.loads(pickle.dumps(storage)).read(np.arange(11))
         unless_refused(lambda: read_all(Hdf5Storage(str(path))))
 
