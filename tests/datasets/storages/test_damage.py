@@ -137,7 +137,7 @@ def test_a_flipped_bit_anywhere_is_refused_or_spoils_the_records_in_its_place(wr
     assert noticed
 
 
-@pytest.mark.parametrize("written", FORMS.keys() - {"csv", "sql"}, indirect=True)
+@pytest.mark.parametrize("written", sorted(FORMS.keys() - {"csv", "sql"}), indirect=True)
 def test_a_file_cut_short_anywhere_is_refused_or_ends_in_bad_records_if_it_is_open(written):
     form, opened, file = written
     content, storage = file.read_bytes(), opened()
@@ -146,9 +146,9 @@ def test_a_file_cut_short_anywhere_is_refused_or_ends_in_bad_records_if_it_is_op
     sizes = {0, 1, 6, 8, 100, 511, 512, 513, 4096, end // 2, end - 22, end - 8, end - 1}
     for size in sorted(size for size in sizes if size < end):
         file.write_bytes(content[:size])
-        with pytest.raises(ValueError, match=r"damaged|cut short|empty|ends .*copy it again") as e:
+        with pytest.raises(ValueError, match=r"copy (it|the file) again") as error:
             len(opened())
-        assert "\n" not in str(e.value)
+        assert "\n" not in str(error.value)
         # The pages of a mapped Arrow file are gone, so only another process can read it.
         is_mapped = "arrow" in form or "stream" in form
         for one in (storage, pickle.loads(pickle.dumps(storage)))[is_mapped:]:

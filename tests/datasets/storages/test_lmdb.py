@@ -2,6 +2,7 @@
 
 import os
 import pickle
+import struct
 import subprocess
 import sys
 
@@ -122,4 +123,18 @@ def test_a_foreign_file_is_scanned_again_after_another_program_wrote_to_it(tmp_p
     path = foreign(tmp_path / "a", {b"1": b"x"})
     assert len(LmdbStorage(path, key_format="{}")) == 1
     foreign(path, {b"2": b"y"})
-    assert len(LmdbStorage(path, key_format="{}")) == 2
+    storage = LmdbStorage(path, key_format="{}")
+    assert len(storage) == 2
+    os.truncate(f"{path}/data.mdb", 100)
+    with pytest.raises(ValueError, match=f"^{storage}: data.mdb: .*cut short"):
+        storage.read(np.arange(2))
+
+
+def test_a_page_that_leads_back_to_itself_is_damaged(tmp_path):
+    path = foreign(tmp_path / "a", {b"%04d" % n: bytes(40) for n in range(400)})
+    content = bytearray((tmp_path / "a/data.mdb").read_bytes())
+    [page] = (n for n in range(len(content) // 4096) if content[n * 4096 + 10] == 1)
+    [place] = struct.unpack_from("<H", content, page * 4096 + 16)
+    struct.pack_into("<HHH", content, page * 4096 + place, page, 0, 0)
+    (tmp_path / "a/data.mdb").write_bytes(content)
+    refusal(LmdbStorage(path, key_format="sorted"), "page . is damaged")
