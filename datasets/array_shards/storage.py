@@ -226,7 +226,9 @@ class ArrayStorage(IndexedStorage):
             with contextlib.suppress(OSError):  # a mapped file stays valid after it is removed
                 if (missing := size_bytes - os.stat(path).st_size) > 0:
                     name = os.path.basename(path)
-                    raise RecordError(f"{name}: the file ends {missing:,} bytes too early")
+                    raise RecordError(
+                        f"{name}: the file ends {missing:,} bytes too early; copy it again"
+                    )
         opened: dict[str, Any] = fields
         return opened
 

@@ -59,6 +59,8 @@ class NpyShards(ArrayStorage):
     endings: ClassVar[tuple[str, ...]] = (".npy", ".npz")
 
     def columns(self, path: str, root: str) -> Columns:
+        if not retried(lambda: os.stat(path).st_size, path=path, root=root):
+            raise RecordError("is empty; copy it again")
         memory = retried(lambda: np.memmap(path, np.uint8, "r"), path=path, root=root)
         file = RangeFile(path, root=root)
         view: Any = RangeStream(file, len(memory))

@@ -95,7 +95,11 @@ class LmdbStorage(FileStorage):
         # bytes read before this check belong to the scanned transaction.
         for number in {*numbers}:
             then = index.metadata["files"][number]["transaction"]
-            now = read_meta(self.opened[self._files.names[number]]).transaction
+            name = self._files.names[number]
+            try:
+                now = read_meta(self.opened[name]).transaction
+            except RecordError as error:
+                raise ValueError(f"{self}: {name}: {error}") from error
             if now != then:
                 raise ValueError(
                     f"{self}: another program has written to the file during the run: its last "

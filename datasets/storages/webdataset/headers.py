@@ -119,7 +119,7 @@ def iter_members(
         crc32 = int(found[1], 16) if found else None
         yield Member(name, os.fsencode(member.uname), start, offset, member.size, crc32)
     if has_end and not ended:
-        raise CutShort("without an end mark; if it is whole, add the mark, truncate -s +1024, or")
+        raise CutShort("without an end mark (if it is whole, type truncate -s +1024 FILE)")
 
 
 def shown(name: bytes) -> str:

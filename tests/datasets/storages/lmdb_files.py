@@ -1,36 +1,21 @@
-"""LMDB files, our own and as others lay them out."""
+"""LMDB files, packed and in the layouts of other programs."""
 
 import lmdb
 import numpy as np
 
-from penstock.core.contracts import Storage
-from penstock.core.sample import BadRecord, Record
-from penstock.datasets.records.table import Table
+from tests.contracts.records import ListedRecords
 
 
-class Listed(Storage):
-    """A storage of given fields."""
+class Listed(ListedRecords):
+    """Listed records of the classes a, b and c, with columns of their own."""
 
     def __init__(self, records, class_names=("a", "b", "c"), **columns):
-        self.records = records
-        labels = [f["label"] for f in records.values() if f and "label" in f]
-        if labels:
-            columns["label"] = np.array(labels)
-        self.index = Table(list(records), columns, class_names if labels else None)
-
-    def __len__(self):
-        return len(self.records)
-
-    def read(self, indices):
-        items = list(self.records.items())
-        return [
-            BadRecord(i, items[i][0], "gone") if items[i][1] is None else Record(i, *items[i])
-            for i in np.asarray(indices).tolist()
-        ]
+        super().__init__(records, class_names)
+        self.index = self.index.replaced(columns=self.index.arrays | columns)
 
 
 def images(n, seed=0):
-    """Sizes that lie in the page and outside of it, and none."""
+    """Return images that fit into a page, images that do not, and empty ones."""
     random = np.random.default_rng(seed)
     sizes = [0, 1, 100, 2000, 2030, 2040, 4080, 4096, 5000, 30_000]
     return {

@@ -1,4 +1,4 @@
-"""Servers of databases that run here, with a database of one's own; what cuts connections."""
+"""Database servers on this machine, each with a database of the test, and a proxy that cuts."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ _TYPES = {"postgresql": {"BLOB": "bytea", "JSON": "jsonb"}, "mariadb": {"BLOB": 
 
 @dataclass(frozen=True)
 class Server:
-    """A server, and a database in it that is the test's own."""
+    """A server, and a database of the test in it."""
 
     name: str
     url: str
     root: sql.Engine
 
     def put(self, *statements: str, rows: Any = (), table: str = "samples") -> None:
-        """Run statements, with BLOB for this server's type of bytes; add rows to a table."""
+        """Run statements, in which BLOB is the server's type of bytes, and add rows to a table."""
         with self.root.begin() as connection:
             for statement in statements:
                 for name, own in _TYPES[self.name].items():
@@ -41,7 +41,7 @@ class Server:
                 connection.exec_driver_sql(f"INSERT INTO {table} VALUES ({marks})", [*rows])
 
     def kill_others(self) -> int:
-        """End every other connection to the database; how many there were."""
+        """End every other connection to the database; return their number."""
         listed = {
             "postgresql": "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE "
             "datname = current_database() AND pid <> pg_backend_pid()",
@@ -51,19 +51,19 @@ class Server:
         with self.root.begin() as connection:
             found = connection.exec_driver_sql(listed[self.name]).fetchall()
             for (number,) in found if self.name == "mariadb" else ():
-                with contextlib.suppress(sql.exc.OperationalError):  # it has gone by itself
+                with contextlib.suppress(sql.exc.OperationalError):  # it ended by itself
                     connection.exec_driver_sql(f"KILL {number}")
         return len(found)
 
     def through(self, port: int, password: str = "") -> str:
-        """The URL by way of another port."""
+        """Return the URL with another port."""
         url = sql.make_url(self.url).set(host="127.0.0.1", port=port)
         return url.set(password=password or None).render_as_string(hide_password=False)
 
 
 @contextlib.contextmanager
 def running(name: str) -> Iterator[Server]:
-    """A server with a new database, or the test is skipped."""
+    """Yield a server with a new database, or skip the test."""
     pytest.importorskip("sqlalchemy")
     address = sql.make_url(ADDRESSES[name]).set(drivername=_DRIVERS[name])
     above = sql.create_engine(address, isolation_level="AUTOCOMMIT", poolclass=sql.pool.NullPool)

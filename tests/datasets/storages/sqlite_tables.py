@@ -1,4 +1,4 @@
-"""SQLite databases as the library itself writes them."""
+"""SQLite databases, written by the library."""
 
 import contextlib
 import sqlite3
@@ -8,7 +8,7 @@ from tests.contracts.storage import read_all, summary
 
 
 def put(path, *statements, rows=(), insert=None, **options):
-    """Write a database by the library itself."""
+    """Run statements on a database, and add rows."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with contextlib.closing(sqlite3.connect(path)) as database, database:
         for name, value in options.items():

@@ -1,21 +1,38 @@
-"""Tables as others write them: what Parquet and Arrow files are made of in tests."""
+"""Tables of the kinds that others write, as Parquet and Arrow files."""
 
 import json
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.datasets.storages.arrow import ArrowStorage
+from penstock.datasets.storages.parquet import ParquetStorage
 
 CLASSES = ("cat", "dog", "ürm")
 
 
+def write_parquet(table, path, rows=10, **options):
+    pq.write_table(table, path, row_group_size=rows, **options)
+
+
+def write_arrow(table, path, rows=10, *, new=pa.ipc.new_file, compression=None):
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with new(str(path), table.schema, options=options) as writer:
+        writer.write_table(table, max_chunksize=rows)
+
+
+FORMS = {"parquet": (write_parquet, ParquetStorage), "arrow": (write_arrow, ArrowStorage)}
+
+
 def images(n, seed=0, largest=400):
-    """Bytes of several lengths, one of them none."""
+    """Return byte strings of several lengths; some are empty."""
     rng = np.random.default_rng(seed)
     return [rng.bytes(int(rng.integers(0, largest)) if i % 11 else 0) for i in range(n)]
 
 
 def hub_table(encoded, names=CLASSES, **columns):
-    """A table as the public hubs lay out images and classes; labels count through the classes."""
+    """Return a table in the layout of the public hubs; its labels cycle through the classes."""
     features = {"image": {"_type": "Image"}, "label": {"names": names, "_type": "ClassLabel"}}
     about = json.dumps({"info": {"features": features}})
     kind = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
@@ -30,14 +47,14 @@ def hub_table(encoded, names=CLASSES, **columns):
 
 
 def hub_records(encoded, start=0):
-    """What a storage makes of `hub_table`, keys by row number."""
+    """Return the records of `hub_table`, with row numbers as keys."""
     return [
         (f"{start + i:08d}", {"image": b, "label": i % len(CLASSES)}) for i, b in enumerate(encoded)
     ]
 
 
 def odd_columns():
-    """Columns of many types, and the fields that three records have by them."""
+    """Return a table with columns of many types, and the fields of its three records."""
     table = pa.table(
         {
             "picture": pa.array([b"one", b"two", b"three"]),

@@ -1,7 +1,5 @@
 """HDF5 files that h5py wrote: every layout, type and filter."""
 
-import shutil
-
 import h5py
 import numpy as np
 import pytest
@@ -9,6 +7,7 @@ import pytest
 from penstock.datasets.records.splits import StorageRecipe, open_split
 from penstock.datasets.storages.hdf5 import Hdf5Storage
 from tests.contracts.storage import check_storage
+from tests.datasets.storages.checks import check_with_copy
 from tests.datasets.storages.hdf5_files import (
     AGES,
     DEPTH,
@@ -33,14 +32,8 @@ def expected(rows=range(11)):
 
 def test_it_is_a_storage(tmp_path):
     path = write(tmp_path / "a.h5", PIECES["shuffled"])
-
-    def copy():
-        shutil.copy(path, tmp_path / "copy.h5")
-        return Hdf5Storage(str(tmp_path / "copy.h5"))
-
-    check_storage(lambda: Hdf5Storage(path), expected(), make_copy=copy)
-    storage = Hdf5Storage(path)
-    assert storage.index.class_names == ("0", "1", "2", "3")
+    check_with_copy(Hdf5Storage, path, expected())
+    assert Hdf5Storage(path).index.class_names == ("0", "1", "2", "3")
 
 
 def test_several_files_are_one_storage(tmp_path):
@@ -48,7 +41,7 @@ def test_several_files_are_one_storage(tmp_path):
         rows = slice(part * 4, min(part * 4 + 4, 11))
         arrays = {"images": IMAGES[rows], "labels": LABELS[rows], "depth": DEPTH[rows]}
         write(tmp_path / f"part-{part}.h5", PIECES["gzip" if part else "contiguous"], arrays)
-    check_storage(lambda: Hdf5Storage(str(tmp_path)), expected(), processes=("forked", "new"))
+    check_storage(lambda: Hdf5Storage(str(tmp_path)), expected())
     pattern = Hdf5Storage(str(tmp_path / "part-[01].h5"))
     assert len(pattern) == 8
     indices = np.array([7, 0, 3, 4, 7])
@@ -168,9 +161,7 @@ def test_lists_in_chunks_and_short_addresses_are_read(tmp_path, options):
     creation.set_sizes(4, 4)
     path = tmp_path / "a.h5"
     with h5py.File(h5py.h5f.create(str(path).encode(), fcpl=creation)) as file:
-        lists = file.create_dataset("x", (11,), h5py.vlen_dtype(np.uint8), chunks=(4,), **options)
-        for row, value in enumerate(FILES):
-            lists[row] = np.frombuffer(value, np.uint8)
+        write_lists(file, "x", FILES, chunks=(4,), **options)
     assert [found["x"].tobytes() for found in fields(path)] == FILES
     storage = Hdf5Storage(str(path))
     assert storage.index.column("size_bytes").tolist() == [len(file) for file in FILES]

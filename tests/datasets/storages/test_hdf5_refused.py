@@ -9,13 +9,7 @@ import numpy as np
 import pytest
 
 from penstock import build_loader, compose
-from tests.datasets.storages.hdf5_files import (
-    AGES,
-    IMAGES,
-    LABELS,
-    message,
-    write,
-)
+from tests.datasets.storages.hdf5_files import AGES, IMAGES, LABELS, message, write
 
 
 def external(file):

@@ -2,7 +2,7 @@
 
 import os
 import pickle
-import shutil
+import struct
 import subprocess
 import sys
 
@@ -10,11 +10,10 @@ import lmdb
 import numpy as np
 import pytest
 
-from penstock.datasets.files.access import RangeFile
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage
-from penstock.datasets.storages.lmdb.pages import scan_pages
 from tests.contracts.storage import check_storage, summary
+from tests.datasets.storages.checks import check_with_copy, refusal
 from tests.datasets.storages.lmdb_files import Listed, foreign, images, packed_file, read_all
 from tests.packed import write_lmdb
 
@@ -22,12 +21,7 @@ from tests.packed import write_lmdb
 def test_packed_files_are_a_storage_that_other_programs_open(tmp_path):
     records = images(40)
     write_lmdb(tmp_path / "a", Listed(records))
-    shutil.copytree(tmp_path / "a", tmp_path / "b")
-    check_storage(
-        lambda: LmdbStorage(str(tmp_path / "a")),
-        list(records.items()),
-        make_copy=lambda: LmdbStorage(str(tmp_path / "b")),
-    )
+    check_with_copy(LmdbStorage, tmp_path / "a", list(records.items()))
     assert sorted(os.listdir(tmp_path / "a")) == ["classes.txt", "part-00000-of-00001.lmdb"]
     env = lmdb.open(str(packed_file(tmp_path / "a")), subdir=False, readonly=True, lock=False)
     with env.begin() as transaction:
@@ -60,15 +54,12 @@ def test_packing_an_image_folder_keeps_keys_labels_and_damage(tmp_path):
 
 
 def test_wrong_paths(tmp_path):
-    with pytest.raises(ValueError, match=r"nothing there.*set dataset.storage.path"):
-        len(LmdbStorage(str(tmp_path / "no")))
-    with pytest.raises(ValueError, match=r"nothing there.*folder of .lmdb files"):
-        len(LmdbStorage(str(tmp_path)))
+    refusal(LmdbStorage(str(tmp_path / "no")), "nothing there.*set dataset.storage.path")
+    refusal(LmdbStorage(str(tmp_path)), "nothing there.*folder of .lmdb files")
     (tmp_path / "f.txt").write_bytes(b"hello" * 100)
-    with pytest.raises(ValueError, match="no LMDB file"):
-        len(LmdbStorage(str(tmp_path / "f.txt"), key_format="sorted"))
-    with pytest.raises(ValueError, match=r"not packed by this version.*key_format"):
-        len(LmdbStorage(foreign(tmp_path / "a", {b"1": b"x"})))
+    refusal(LmdbStorage(str(tmp_path / "f.txt"), key_format="sorted"), "no LMDB file")
+    packed = LmdbStorage(foreign(tmp_path / "a", {b"1": b"x"}))
+    refusal(packed, "not packed by this version.*key_format")
 
 
 def test_a_worker_needs_neither_pyarrow_nor_lmdb(tmp_path):
@@ -82,7 +73,7 @@ def test_a_worker_needs_neither_pyarrow_nor_lmdb(tmp_path):
     assert answer.stdout.decode().strip() == "[]", answer.stderr.decode()
 
 
-def test_the_page_reader_agrees_with_the_library(tmp_path):
+def test_a_file_of_many_transactions_is_read_as_by_the_library(tmp_path):
     random = np.random.default_rng(3)
     env = lmdb.open(str(tmp_path / "a"), map_size=1 << 28)
     for _ in range(5):  # transactions that put and delete leave old pages behind
@@ -95,9 +86,9 @@ def test_the_page_reader_agrees_with_the_library(tmp_path):
     with env.begin() as transaction:
         wanted = list(transaction.cursor())
     env.close()
-    content = (tmp_path / "a/data.mdb").read_bytes()
-    entries = scan_pages(RangeFile(str(tmp_path / "a/data.mdb")), len(content))
-    assert [(e.key, content[e.offset : e.offset + e.size_bytes]) for e in entries] == wanted
+    storage, rows = LmdbStorage(str(tmp_path / "a"), key_format="sorted"), np.arange(len(wanted))
+    values = [record.fields["image"] for record in storage.read(rows)]
+    assert list(zip(storage.index.raw_keys(rows), values, strict=True)) == wanted
 
 
 def test_text_recognition_layout(tmp_path):
@@ -110,11 +101,10 @@ def test_text_recognition_layout(tmp_path):
     want = [(f"image-{i:09d}", {"image": b"jpeg%d" % i, "text": f"wörd {i}"}) for i in range(1, 13)]
     check_storage(lambda: storage, want, processes=("new",))
     assert sorted(os.listdir(path)) == ["data.mdb", "lock.mdb"], "the index went to the cache"
-    with pytest.raises(ValueError, match="lacks the key b'tag-000000001'"):
-        len(LmdbStorage(path, key_format="image-{}", label_key="tag-{}"))
+    tags = LmdbStorage(path, key_format="image-{}", label_key="tag-{}")
+    refusal(tags, "lacks the key b'tag-000000001'")
     for wrong in ("{:05d}", "image", "picture-{}"):
-        with pytest.raises(ValueError, match=r"no key fits key_format .*; the file has 25"):
-            len(LmdbStorage(path, key_format=wrong))
+        refusal(LmdbStorage(path, key_format=wrong), "no key fits key_format .*; the file has 25")
     single = foreign(tmp_path / "one.lmdb", {b"1": b"x"}, subdir=False)
     assert read_all(LmdbStorage(single, key_format="{}")) == [("1", {"image": b"x"})]
 
@@ -129,8 +119,22 @@ def test_sorted_keys_with_labels_in_another_key(tmp_path):
     assert read_all(LmdbStorage(str(tmp_path / "packed"))) == read_all(storage)
 
 
-def test_a_foreign_file_that_is_written_to_is_looked_at_again(tmp_path):
+def test_a_foreign_file_is_scanned_again_after_another_program_wrote_to_it(tmp_path):
     path = foreign(tmp_path / "a", {b"1": b"x"})
     assert len(LmdbStorage(path, key_format="{}")) == 1
     foreign(path, {b"2": b"y"})
-    assert len(LmdbStorage(path, key_format="{}")) == 2
+    storage = LmdbStorage(path, key_format="{}")
+    assert len(storage) == 2
+    os.truncate(f"{path}/data.mdb", 100)
+    with pytest.raises(ValueError, match=f"^{storage}: data.mdb: .*cut short"):
+        storage.read(np.arange(2))
+
+
+def test_a_page_that_leads_back_to_itself_is_damaged(tmp_path):
+    path = foreign(tmp_path / "a", {b"%04d" % n: bytes(40) for n in range(400)})
+    content = bytearray((tmp_path / "a/data.mdb").read_bytes())
+    [page] = (n for n in range(len(content) // 4096) if content[n * 4096 + 10] == 1)
+    [place] = struct.unpack_from("<H", content, page * 4096 + 16)
+    struct.pack_into("<HHH", content, page * 4096 + place, page, 0, 0)
+    (tmp_path / "a/data.mdb").write_bytes(content)
+    refusal(LmdbStorage(path, key_format="sorted"), "page . is damaged")

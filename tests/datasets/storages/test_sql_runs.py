@@ -1,4 +1,4 @@
-"""Runs on a server's tables: the same batches however it is run, and no password anywhere."""
+"""Runs on tables of a server: equal batches after lost connections, and no password anywhere."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_connections_that_end_in_the_middle_of_an_epoch_change_nothing(server, e
 
 def test_a_password_is_in_no_file_and_no_line(server, tmp_path, monkeypatch, capfd, caplog):
     if server.name == "mariadb":
-        pytest.skip("this server knows that it is not the password")
+        pytest.skip("this server refuses a wrong password")
     url = server.url.replace("root@", "root:geh%40eim@")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)

@@ -5,11 +5,9 @@ import tarfile
 
 import numpy as np
 
-BOXES = np.arange(8, dtype=np.float32).reshape(2, 4)
-
 
 def samples(n, start=0):
-    """Key and fields by extension, with content of many sizes, one of them empty."""
+    """Return keys and members by extension, of many sizes, an empty one among them."""
     return [
         (f"dir/{i:03d}", {"cls": b"%d" % (i % 3), "jpg": np.random.default_rng(i).bytes(i * 97)})
         for i in range(start, start + n)
@@ -17,7 +15,7 @@ def samples(n, start=0):
 
 
 def put(path, content, kind=tarfile.GNU_FORMAT, **options):
-    """A shard by the standard library; `content`: key and members, or (name, bytes) of a file."""
+    """Write pairs of a key and its members, or of a name and its bytes, by the standard library."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w", format=kind) as shard:
         for key, members in content:
@@ -33,10 +31,6 @@ def put(path, content, kind=tarfile.GNU_FORMAT, **options):
 
 def expected(content):
     return [(k, {"label": int(m["cls"]), "image": m["jpg"]}) for k, m in content]
-
-
-def keys(storage):
-    return storage.index.keys(np.arange(len(storage)))
 
 
 def read(storage, *rows):
