@@ -53,7 +53,6 @@ A key keeps the value that was given; other entries are typed as they stand. A n
 longer names that end with it: `num_train_epochs` is `epochs`.
 """
 
-_KEYPOINTS = "type dataset/annotations=coco dataset.annotations.path=<file>.json, with COCO's form"
 _COMPRESSION = "type pack.to=parquet writer.compression=zstd"
 INSTEAD: dict[str, str] = {
     "experiment": "the chosen file needs a first line: # @package _global_",
@@ -65,8 +64,6 @@ INSTEAD: dict[str, str] = {
     "pack.compression": _COMPRESSION,
     "writer.compression": _COMPRESSION,
     "dataset=sqlite": "type dataset=sql dataset.storage.url=sqlite:///file.db",
-    "dataset/annotations=landmarks_xml": _KEYPOINTS,
-    "dataset/annotations=voc_keypoints": _KEYPOINTS,
     "sampler=DistributedSampler": "type sampler=random",
     "sampler=RandomSampler": "type sampler=random",
     "trainer.resume=true": "type trainer.resume=auto for the newest run of this config",
@@ -80,9 +77,9 @@ _CLASSES = {
     "scheduler": "scheduler=none scheduler._target_=torch.optim.lr_scheduler.",
     "sampler": "sampler=torch sampler.target=torch.utils.data.",
     "transform": "augment.train.my_step._target_=albumentations.",
-    "model": "model=module model.module._target_=torch.nn.",
+    "model": "model=timm model.name=",
 }
-"""By group: what to type, before its name, for a class of a library."""
+"""By group: what to type, before its name, for a class or a model of a library."""
 
 # Keys below which the names of other tools are typed.
 _PLACES = ("", "trainer", "loader", "optimizer", "scheduler", "dataset", "dataset.storage", "task",
@@ -109,7 +106,7 @@ def instead_of_option(group: str, name: str, known: Sequence[str]) -> str:
         if group == "dataset" and find(f"{part}/{name}") is not None:
             return f"; type dataset={dataset} dataset/{part}={name}"
     near = nearest_option(name, known)
-    is_class = group in _CLASSES and name[:1].isupper()
+    is_class = group == "model" or (group in _CLASSES and name[:1].isupper())
     if is_class and (near is None or group == "transform" or len(name) >= 3 * len(near)):
         return f"; type {_CLASSES[group]}{name}"
     return f"; type {group}={near}" if near else ""

@@ -77,7 +77,7 @@ def saved_run(typed: Sequence[Typed], problems: list[Problem], command: str | No
     path = values.get(key)
     if key == RESUME and (not isinstance(path, str) or path in ("auto", "None", "")):
         return None
-    what = f"{path!r} given, but there is no {SAVED} in it" if path else "missing"
+    what = f"{path!r} given, which no run has as its folder or name" if path else "missing"
     try:
         if path and (file := _config_at(str(path))) is not None:
             return file
@@ -146,10 +146,9 @@ def fetched_run(url: str, names: Sequence[str]) -> Path:
 
 def newest_first(outputs: Path) -> list[Path]:
     """List run folders, the newest first by their names."""
-    found = []
-    for file in outputs.glob(f"*/*/{SAVED}"):
-        if match := _RUN.fullmatch("/".join(file.parts[-3:-1])):
-            found.append((match[1], match[2], int(match[3] or 1), file.parent))
+    found = [(match[1], match[2], int(match[3] or 1), file.parent)
+             for file in outputs.glob(f"*/*/{SAVED}")
+             if (match := _RUN.fullmatch("/".join(file.parts[-3:-1])))]  # fmt: skip
     return [folder for *_, folder in sorted(found, reverse=True)]
 
 
