@@ -9,6 +9,7 @@ from typing import Any
 from penstock.core.registry import find
 from penstock.core.user_errors import nearest
 from penstock.pipeline.config.options import groups, options_of
+from penstock.pipeline.config.places import top_level_keys
 
 _TORCHRUN = "torchrun --nproc-per-node=2 --no-python penstock train"
 
@@ -60,7 +61,6 @@ INSTEAD: dict[str, str] = {
     "loader.pin_memory_device": "type loader.pin_memory=true",
     "dataset.decode.mask_colors": "type dataset/decode=image too",
     "dataset.source": "type dataset=stream",
-    "loader=auto": "type loader=default",
     "pack.compression": _COMPRESSION,
     "writer.compression": _COMPRESSION,
     "dataset=sqlite": "type dataset=sql dataset.storage.url=sqlite:///file.db",
@@ -125,9 +125,7 @@ def instead_of(
         typed: The user typed the key; otherwise it comes from a file.
     """
     leave = f"leave {key} away" if typed else f"type ~{key} to remove it, or correct its file"
-    if key in INSTEAD:
-        return INSTEAD[key]
-    if said := _image_size(key, value, config.get("augment")):
+    if said := INSTEAD.get(key) or _image_size(key, value, config.get("augment")):
         return said
     target = _meant(key, list(siblings), config) if typed else None
     return leave if target in (None, key, key.replace(".", "/")) else _type(str(target), value)
@@ -152,6 +150,8 @@ def _meant(key: str, known: list[str], config: dict[str, Any]) -> str | None:
         return foreign.get(leaf) or elsewhere[leaf]
     siblings = {each.rpartition(".")[2]: each for each in known
                 if not isinstance(config.get(each), Mapping)}  # fmt: skip
+    for command in () if place else config.keys() - {*top_level_keys()}:
+        siblings |= _settings(command)
     is_short = leaf in elsewhere or len(leaf) < 5
     if (near := nearest(leaf, siblings, cutoff=_CLOSE if is_short else 0.6)) is not None:
         return siblings[near]
@@ -172,11 +172,15 @@ def _elsewhere(key: str, config: dict[str, Any]) -> dict[str, str]:
     found = {group.rpartition("/")[2]: group for group in groups()}
     for group in ("callback", "batch_transform"):
         found |= {name: f"{group}={name}" for name in options_of(group)}
-    for name in ("loader", "trainer"):
-        settings = find(f"settings/{name}")
-        arguments = signature(settings.target).parameters if settings else ()
-        found |= {argument: f"{name}.{argument}" for argument in arguments}
+    found |= _settings("loader") | _settings("trainer")
     return found | {name: full for name, full in _leaves(config, "") if full != key}
+
+
+def _settings(name: str) -> dict[str, str]:
+    """Map the names of settings to their full keys; nothing for a name without settings."""
+    found = find(f"settings/{name}")
+    arguments = signature(found.target).parameters if found else ()
+    return {argument: f"{name}.{argument}" for argument in arguments}
 
 
 def _leaves(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:

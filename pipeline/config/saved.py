@@ -164,8 +164,7 @@ def _run_near(path: str, outputs: Any) -> Path | None:
     if not path or "/" in path:
         return next(iter(runs), None)
     names = {called: run for run in reversed(runs) if (called := _name_of(run))}
-    near = nearest(path, names)
-    return names[near] if near is not None else None
+    return names.get(nearest(path, names))
 
 
 def read_saved(file: Path) -> DictConfig:
@@ -237,8 +236,7 @@ def resumed(
             what = f"{key} would be {given(now.get(key))}, the run has {given(then.get(key))}"
             problems.append(Problem(each.group, f"{what}; leave {each.text} away"))
     for each in typed:
-        is_variable = each.key in variables_of(config)
-        if is_variable and OmegaConf.select(config, each.key) != each.value:
+        if each.key in variables_of(config) and OmegaConf.select(config, each.key) != each.value:
             what = "a saved config holds no variables, so this changes nothing"
             problems.append(Problem(each.key, f"{what}; change the keys that used it"))
     return config

@@ -365,6 +365,7 @@ COMMAND_LINES = [
     ("bench loader.num_workers=0,x", "loader.num_workers"),
     ("bench loader.num_worker=0,1", "loader.num_worker"),
     ("bench bench.seconds=1,2", "bench.seconds"), ("bench seconds=1,2", "seconds"),
+    ("bench second=3", "type bench.seconds=3"), ("export a outptu=b", "type export.output=b"),
     ("bench bench.second=3", "bench.second"), ("doctor sampler=wheighted", "sampler"),
     ("bench seed=1,2 loader.num_workers=0,1 loader.batch_size=8,16", "swept"), ("trian", "trian"),
     ("train --help nonsense", "nonsense"), ("train --help lmdb", "lmdb"),
