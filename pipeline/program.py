@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from functools import partial
 from typing import Any, NoReturn
 
 # Import names of the dependencies in pyproject.toml.
@@ -88,15 +87,23 @@ def train(argv: Sequence[str] | None = None) -> NoReturn:
         argv: Overrides and flags; None for the program's own.
     """
     gc.disable()  # imports and configs leave no garbage; `run_command` enables it
-    from penstock.pipeline.config.app import main as run
 
-    exit_with(partial(run, argv))
+    def run() -> int:  # imports in here: Ctrl-C may come while they run
+        from penstock.pipeline.config.app import main
+
+        return main(argv)
+
+    exit_with(run)
 
 
 def command(argv: Sequence[str]) -> NoReturn:
     """Run a command by its name, ``train`` included, and end the process."""
     if argv[:1] == ["train"]:
         train(argv[1:])
-    from penstock.pipeline.commands import main as run
 
-    exit_with(partial(run, list(argv)))
+    def run() -> int:
+        from penstock.pipeline.commands import main
+
+        return main(list(argv))
+
+    exit_with(run)

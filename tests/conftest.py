@@ -87,10 +87,10 @@ def composed_once():
     """Compose the same options once in a process: Hydra needs 0.1 s for it."""
     compose_texts, known = compose.compose_texts, {}
 
-    def compose_once(texts, **given):
-        key = *texts, *given, OwnFolder.folder, *registry.components()
+    def compose_once(texts):
+        key = *texts, OwnFolder.folder, *registry.components()
         if OwnFolder.folder is not None or key not in known:
-            known[key] = pickle.dumps(compose_texts(texts, **given))
+            known[key] = pickle.dumps(compose_texts(texts))
         return pickle.loads(known[key])
 
     with pytest.MonkeyPatch.context() as patch:

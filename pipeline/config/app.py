@@ -7,17 +7,15 @@ import pkgutil
 import sys
 from argparse import ArgumentError, ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from string import Template
 from typing import Any
 
 import yaml
 from omegaconf import OmegaConf
 
-from penstock.core.registry import value_at
 from penstock.core.user_errors import Problem, in_one_line
 from penstock.pipeline.config.compose import compose_typed, configure, prepare
-from penstock.pipeline.config.errors import ConfigError, tell
+from penstock.pipeline.config.errors import ConfigError, tell, type_nearest
 from penstock.pipeline.config.options import CONF, groups, options_of, search_in
 from penstock.pipeline.config.overrides import read_overrides
 from penstock.pipeline.config.sweep import JOB, run_hydra, sweep
@@ -29,7 +27,8 @@ _PARSER.add_argument("-c", "--cfg", choices=["job"])
 _PARSER.add_argument("--resolve", action="store_true")  # --cfg always does
 _PARSER.add_argument("-p", "--package", metavar="KEY")
 _PARSER.add_argument("-cd", "--config-dir", metavar="FOLDER")
-_PARSER.add_argument("-sc", "--shell-completion", metavar="install=bash")
+_SHELLS = [f"{a}={b}" for a in ("install", "uninstall", "query") for b in ("bash", "fish", "zsh")]
+_PARSER.add_argument("-sc", "--shell-completion", choices=_SHELLS)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,8 +70,7 @@ def run_command(
         if flags.help:
             print_help(overrides, command)
         elif flags.shell_completion:
-            with suppress(SystemExit):
-                run_hydra(["--shell-completion", flags.shell_completion, *overrides])
+            run_hydra(["--shell-completion", flags.shell_completion, *overrides])
         elif flags.multirun:
             sweep(overrides)
         else:
@@ -114,8 +112,8 @@ def take_apart(argv: Sequence[str]) -> tuple[Namespace, list[str]]:
         flags, rest = _PARSER.parse_known_args(argv)
     except ArgumentError as error:
         raise ConfigError([Problem("", f"{error}; --help lists the flags")]) from error
-    unknown = [text for text in rest if text.startswith("-")]
-    problems = [Problem(text, "no such flag; --help lists the flags") for text in unknown]
+    said = "no such flag; --help lists the flags"
+    problems = [Problem(text, said) for text in rest if text.startswith("-")]
     for flag in ("package", "resolve"):
         if getattr(flags, flag) and not flags.cfg:
             problems.append(Problem(f"--{flag}", "it belongs to --cfg; type --cfg job too"))
@@ -132,8 +130,13 @@ def print_config(config: Mapping[str, Any], package: str | None = None) -> None:
     Raises:
         ConfigError: There is no such part.
     """
-    part = value_at(config, package) if package else dict(config)
-    if part is None:
-        raise ConfigError([Problem("--package", f"the config has nothing at {package!r}")])
+    part, place = dict(config), ""
+    for name in package.split(".") if package else ():
+        names = part if isinstance(part, dict) else {}
+        if name not in names:
+            remedy = type_nearest(name, names, f"--cfg job --package {place}{{}}")
+            text = f"the config has nothing at {package!r}{remedy}"
+            raise ConfigError([Problem("--package", text)])
+        part, place = names[name], f"{place}{name}."
     text = yaml.safe_dump(part, sort_keys=False, allow_unicode=True)
     print(text.removesuffix("...\n"), end="")

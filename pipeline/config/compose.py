@@ -72,7 +72,7 @@ def prepare(overrides: Sequence[str] = ()) -> None:
         with suppress(HydraException, YAMLError, AttributeError):  # reported with all overrides
             if key == "imports":  # the last one counts, as for any key
                 names: Any = parse(quote(text)).value()
-                typed = [str(name) for name in (names if isinstance(names, list) else [names])]
+                typed = [str(n) for n in (names if isinstance(names, list) else [names]) if n]
             files = [option_file(key, name) for name in value.strip("[]").split(",")]
             for file in filter(None, files if key in PRESETS else ()):
                 presets += safe_load(file.read_text(encoding="utf-8")).get("imports") or ()
@@ -185,14 +185,14 @@ def _as_hydra_1_3() -> Iterator[None]:
             application.initialize(outer)
 
 
-def compose_texts(texts: Sequence[str], *, with_hydra: bool = False) -> DictConfig:
+def compose_texts(texts: Sequence[str]) -> DictConfig:
     """Compose by Hydra, unresolved.
 
     Raises:
         HydraException: It refuses an override or a file; other errors of YAML and OmegaConf too.
     """
     with _as_hydra_1_3():
-        config = hydra.compose("config", list(texts), return_hydra_config=with_hydra)
+        config = hydra.compose("config", list(texts))
     OmegaConf.set_struct(config, False)
     return config
 

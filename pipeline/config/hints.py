@@ -9,6 +9,7 @@ from typing import Any
 from penstock.core.registry import find
 from penstock.core.user_errors import nearest
 from penstock.pipeline.config.options import groups, options_of
+from penstock.pipeline.config.places import top_level_keys
 
 _TORCHRUN = "torchrun --nproc-per-node=2 --no-python penstock train"
 
@@ -53,7 +54,6 @@ A key keeps the value that was given; other entries are typed as they stand. A n
 longer names that end with it: `num_train_epochs` is `epochs`.
 """
 
-_KEYPOINTS = "type dataset/annotations=coco dataset.annotations.path=<file>.json, with COCO's form"
 _COMPRESSION = "type pack.to=parquet writer.compression=zstd"
 INSTEAD: dict[str, str] = {
     "experiment": "the chosen file needs a first line: # @package _global_",
@@ -61,12 +61,9 @@ INSTEAD: dict[str, str] = {
     "loader.pin_memory_device": "type loader.pin_memory=true",
     "dataset.decode.mask_colors": "type dataset/decode=image too",
     "dataset.source": "type dataset=stream",
-    "loader=auto": "type loader=default",
     "pack.compression": _COMPRESSION,
     "writer.compression": _COMPRESSION,
     "dataset=sqlite": "type dataset=sql dataset.storage.url=sqlite:///file.db",
-    "dataset/annotations=landmarks_xml": _KEYPOINTS,
-    "dataset/annotations=voc_keypoints": _KEYPOINTS,
     "sampler=DistributedSampler": "type sampler=random",
     "sampler=RandomSampler": "type sampler=random",
     "trainer.resume=true": "type trainer.resume=auto for the newest run of this config",
@@ -80,9 +77,9 @@ _CLASSES = {
     "scheduler": "scheduler=none scheduler._target_=torch.optim.lr_scheduler.",
     "sampler": "sampler=torch sampler.target=torch.utils.data.",
     "transform": "augment.train.my_step._target_=albumentations.",
-    "model": "model=module model.module._target_=torch.nn.",
+    "model": "model=timm model.name=",
 }
-"""By group: what to type, before its name, for a class of a library."""
+"""By group: what to type, before its name, for a class or a model of a library."""
 
 # Keys below which the names of other tools are typed.
 _PLACES = ("", "trainer", "loader", "optimizer", "scheduler", "dataset", "dataset.storage", "task",
@@ -109,7 +106,7 @@ def instead_of_option(group: str, name: str, known: Sequence[str]) -> str:
         if group == "dataset" and find(f"{part}/{name}") is not None:
             return f"; type dataset={dataset} dataset/{part}={name}"
     near = nearest_option(name, known)
-    is_class = group in _CLASSES and name[:1].isupper()
+    is_class = group == "model" or (group in _CLASSES and name[:1].isupper())
     if is_class and (near is None or group == "transform" or len(name) >= 3 * len(near)):
         return f"; type {_CLASSES[group]}{name}"
     return f"; type {group}={near}" if near else ""
@@ -128,9 +125,7 @@ def instead_of(
         typed: The user typed the key; otherwise it comes from a file.
     """
     leave = f"leave {key} away" if typed else f"type ~{key} to remove it, or correct its file"
-    if key in INSTEAD:
-        return INSTEAD[key]
-    if said := _image_size(key, value, config.get("augment")):
+    if said := INSTEAD.get(key) or _image_size(key, value, config.get("augment")):
         return said
     target = _meant(key, list(siblings), config) if typed else None
     return leave if target in (None, key, key.replace(".", "/")) else _type(str(target), value)
@@ -155,6 +150,8 @@ def _meant(key: str, known: list[str], config: dict[str, Any]) -> str | None:
         return foreign.get(leaf) or elsewhere[leaf]
     siblings = {each.rpartition(".")[2]: each for each in known
                 if not isinstance(config.get(each), Mapping)}  # fmt: skip
+    for command in () if place else config.keys() - {*top_level_keys()}:
+        siblings |= _settings(command)
     is_short = leaf in elsewhere or len(leaf) < 5
     if (near := nearest(leaf, siblings, cutoff=_CLOSE if is_short else 0.6)) is not None:
         return siblings[near]
@@ -175,11 +172,15 @@ def _elsewhere(key: str, config: dict[str, Any]) -> dict[str, str]:
     found = {group.rpartition("/")[2]: group for group in groups()}
     for group in ("callback", "batch_transform"):
         found |= {name: f"{group}={name}" for name in options_of(group)}
-    for name in ("loader", "trainer"):
-        settings = find(f"settings/{name}")
-        arguments = signature(settings.target).parameters if settings else ()
-        found |= {argument: f"{name}.{argument}" for argument in arguments}
+    found |= _settings("loader") | _settings("trainer")
     return found | {name: full for name, full in _leaves(config, "") if full != key}
+
+
+def _settings(name: str) -> dict[str, str]:
+    """Map the names of settings to their full keys; nothing for a name without settings."""
+    found = find(f"settings/{name}")
+    arguments = signature(found.target).parameters if found else ()
+    return {argument: f"{name}.{argument}" for argument in arguments}
 
 
 def _leaves(config: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, str]]:

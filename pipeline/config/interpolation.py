@@ -47,8 +47,9 @@ def _why(text: str, error: BaseException) -> str:
     """Explain an error; nothing if the key that the text refers to is reported itself."""
     is_circle = isinstance(error, RecursionError)
     said = "it refers to itself" if is_circle else str(error).splitlines()[0]
-    missing = _MISSING.search(said)
-    return "" if missing and missing[1] not in text else f"{text} cannot be resolved: {said}"
+    if missing := _MISSING.search(said):
+        said = missing[0] if missing[1] in text else ""
+    return said and f"{text} cannot be resolved: {said}"
 
 
 def referred_keys(config: DictConfig) -> frozenset[str]:

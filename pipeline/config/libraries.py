@@ -129,10 +129,6 @@ def missing_package(target: str) -> str | None:
     """Return a line that says how to install the library of a class, or None if it is there."""
     family = family_of(target)
     package = family.name.partition(".")[0] if family else ""
-    if not package or is_own(target) or _installed(package):
+    if not package or is_own(target) or importlib.util.find_spec(package):
         return None
     return f"{target!r}: the package {package} is missing; run: pip install 'penstock[{package}]'"
-
-
-def _installed(package: str) -> bool:
-    return importlib.util.find_spec(package) is not None

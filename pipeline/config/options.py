@@ -18,7 +18,7 @@ from penstock.pipeline.config.errors import ConfigError
 CONF = Path(__file__).resolve().parents[2] / "conf"
 
 STACK_OF = {"transform": "augment.train", "batch_transform": "augment.device"}
-"""Stacks to which the option of a transform adds its step: ``transform=solarize``."""
+"""Stacks to which the option of a transform adds its step: ``transform=resize``."""
 SIDE_BY_SIDE = ("callback", "logger", *STACK_OF)
 """Groups whose options add to one another: ``callback=ema callback=profile``."""
 

@@ -175,8 +175,9 @@ def _read(override: Override, text: str, quoted: str) -> Typed | Problem:
         return Problem(key, f"only sweeps take settings of Hydra; {INSTEAD.get(key, leave)}")
     if override.is_sweep_override():
         values = override.get_value_string()
-        one = f", or write a list as [{values}]" if override.is_choice_sweep() else ""
-        return Problem(key, f"{values} is a sweep; add -m to run a job for each value{one}")
+        one = f"""; write '{key}=[{values}]' for a list, or '{key}="{values}"' for a text"""
+        remedy = f"add -m to run a job for each value{one * override.is_choice_sweep()}"
+        return Problem(key, f"{values} is a sweep; {remedy}")
     if override.package is not None:
         return Problem(key, f"@{override.package} given, but a key has one place here")
     value: Any = override.value()

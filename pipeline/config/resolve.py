@@ -46,9 +46,9 @@ def _leave_out_annotations(config: dict[str, Any]) -> None:
     component = registry.find(str(registry.value_at(config, "dataset._target_")))
     if component is None or not isinstance(dataset, dict) or "annotations" not in dataset:
         return
-    if "annotations" not in inspect.signature(component.target).parameters:
-        if dataset.pop("annotations") is not None:
-            _LOG.info("%s brings its own labels; no dataset.annotations", component.target_name)
+    takes = "annotations" in inspect.signature(component.target).parameters
+    if not takes and dataset.pop("annotations") is not None:
+        _LOG.info("%s brings its own labels; no dataset.annotations", component.target_name)
 
 
 def _order_stream(config: dict[str, Any], chosen: Collection[str]) -> None:

@@ -77,7 +77,7 @@ def saved_run(typed: Sequence[Typed], problems: list[Problem], command: str | No
     path = values.get(key)
     if key == RESUME and (not isinstance(path, str) or path in ("auto", "None", "")):
         return None
-    what = f"{path!r} given, but there is no {SAVED} in it" if path else "missing"
+    what = f"{path!r} given, which no run has as its folder or name" if path else "missing"
     try:
         if path and (file := _config_at(str(path))) is not None:
             return file
@@ -146,10 +146,9 @@ def fetched_run(url: str, names: Sequence[str]) -> Path:
 
 def newest_first(outputs: Path) -> list[Path]:
     """List run folders, the newest first by their names."""
-    found = []
-    for file in outputs.glob(f"*/*/{SAVED}"):
-        if match := _RUN.fullmatch("/".join(file.parts[-3:-1])):
-            found.append((match[1], match[2], int(match[3] or 1), file.parent))
+    found = [(match[1], match[2], int(match[3] or 1), file.parent)
+             for file in outputs.glob(f"*/*/{SAVED}")
+             if (match := _RUN.fullmatch("/".join(file.parts[-3:-1])))]  # fmt: skip
     return [folder for *_, folder in sorted(found, reverse=True)]
 
 
@@ -165,8 +164,7 @@ def _run_near(path: str, outputs: Any) -> Path | None:
     if not path or "/" in path:
         return next(iter(runs), None)
     names = {called: run for run in reversed(runs) if (called := _name_of(run))}
-    near = nearest(path, names)
-    return names[near] if near is not None else None
+    return names.get(nearest(path, names))
 
 
 def read_saved(file: Path) -> DictConfig:
@@ -238,8 +236,7 @@ def resumed(
             what = f"{key} would be {given(now.get(key))}, the run has {given(then.get(key))}"
             problems.append(Problem(each.group, f"{what}; leave {each.text} away"))
     for each in typed:
-        is_variable = each.key in variables_of(config)
-        if is_variable and OmegaConf.select(config, each.key) != each.value:
+        if each.key in variables_of(config) and OmegaConf.select(config, each.key) != each.value:
             what = "a saved config holds no variables, so this changes nothing"
             problems.append(Problem(each.key, f"{what}; change the keys that used it"))
     return config

@@ -8,20 +8,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from penstock.core import registry
+from penstock.core.registry import value_at
 from penstock.core.user_errors import Problem, listing, nearest
 from penstock.pipeline.config import libraries, places, values
 from penstock.pipeline.config.errors import ConfigError, is_below
 from penstock.pipeline.config.hints import INSTEAD, instead_of
 from penstock.pipeline.config.options import options_of
 from penstock.pipeline.config.places import Place
-from penstock.pipeline.config.values import (
-    ABSENT,
-    REQUIRED,
-    Argument,
-    given,
-    holds_component,
-    shown,
-)
+from penstock.pipeline.config.values import REQUIRED, Argument, given, holds_component, shown
 
 UNKNOWN = "unknown key"
 
@@ -80,10 +74,12 @@ def _targets(place: Place) -> list[str]:
 
 def _how_to_choose(key: str, place: Place, value: Any = None) -> str:
     """Return what to type to choose a component."""
-    if place.implied:  # a source of a mix: the user chooses its data set
+    if place.implied and place.named:  # a source of a mix: the user chooses its data set
         return _how_to_choose(f"{key}.dataset", Place(("dataset",)), value)
+    if place.implied:
+        return f"type {key}.{next(iter(values.arguments_of(place.kinds[0])))}=..."
     above, _, name = key.rpartition(".")
-    if name in options_of(above):  # `callback.ema.decay=0.9` alone
+    if place.named and name in options_of(above):  # `callback.ema.decay=0.9` alone
         return f"type {above}={name}"
     of_source = key.startswith("dataset.sources.")
     group = (key.split(".", 3)[-1] if of_source else key).replace(".", "/")
@@ -122,14 +118,14 @@ class _Walk:
         return referred and above in ("", "augment") and not holds_component(value)
 
     def unknown(self, key: str, above: str, known: Iterable[str]) -> None:
-        value = registry.value_at(self.config, key)
+        value = value_at(self.config, key)
         text = None if isinstance(value, dict) else shown(value)
         typed = self.loads or any(is_below(each, [key]) for each in self.typed)
         remedy = instead_of(key, text, known, self.config, typed=typed)
         if self.loads:  # what was typed is not known here
             remedy += f"; type ~{key} if a file has it"
         quoted = "" if text is None else f"{given(value)} given, "
-        what = registry.value_at(self.config, f"{above}._target_") or above or "the config"
+        what = value_at(self.config, f"{above}._target_") or above or "the config"
         names = listing([each.rpartition(".")[2] for each in known], 20) or "nothing"
         said = f"{UNKNOWN}; {what} takes no {key.rpartition('.')[2]}; it accepts {names}"
         self.report(key, f"{quoted}{said}; {remedy}")
@@ -159,12 +155,14 @@ class _Walk:
             return {}
         if key in places.STEPS:
             self.problems += places.wrong_order(value, key)
-        chosen = [n for n, node in value.items() if place.implied and _has_dataset(node)]
+        chosen = [n for n, node in value.items() if _is_chosen(node, place)]
         checked = {}
         for name, node in value.items():
             full = f"{key}.{name}"
-            if isinstance(node, dict) and name not in chosen and nearest(name, chosen):
-                self.unknown(full, key, [f"{key}.{other}" for other in chosen])
+            near = nearest(name, chosen) if isinstance(node, dict) else None
+            if near and name not in chosen:
+                what = f"no such component, there is {listing(chosen)}"
+                self.report(full, f"{what}; type {key}.{near} in its place")
             else:
                 checked[name] = self.component(node, full, place)
         return checked
@@ -246,7 +244,7 @@ class _Walk:
                 checked[name] = self.place(REQUIRED if is_needed else None, full, parts[name])
             elif default == REQUIRED:
                 self.value(arguments[name], REQUIRED, full)
-            elif default is not ABSENT:
+            elif default is not values.ABSENT:
                 checked[name] = default
         return checked
 
@@ -267,7 +265,7 @@ class _Walk:
         around, before = beside(place, arguments), len(self.problems)
         filled = {*place.given, *list(arguments)[: len(node.get("_args_", ()))], *around}
         accepted = {
-            name: replace(each, default=ABSENT) if name in filled else each
+            name: replace(each, default=values.ABSENT) if name in filled else each
             for name, each in (arguments | around).items()
         }
         of_data = signature if component and component.group == "dataset" else arguments
@@ -319,5 +317,7 @@ class _Walk:
         return value
 
 
-def _has_dataset(source: Any) -> bool:
-    return isinstance(source, dict) and holds_component(source.get("dataset"))
+def _is_chosen(node: Any, place: Place) -> bool:
+    """Return whether an item of components by name has a target, or a source its data set."""
+    node = node.get("dataset") if place.implied and isinstance(node, dict) else node
+    return isinstance(node, dict) and "_target_" in node

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import pkgutil
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
-from hydra.core.override_parser.types import Glob
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import HydraException
 from omegaconf import DictConfig
 
@@ -26,7 +26,7 @@ from penstock.pipeline.config.overrides import parse, quote, read_overrides
 from penstock.pipeline.config.schema import UNKNOWN, check_libraries
 
 JOB = "penstock.pipeline.training.job.train"
-_OPTUNA = "hydra/sweeper=optuna"
+_OPTUNA, _SEARCH = "hydra/sweeper=optuna", "hydra.sweeper."
 _PLUGINS = "hydra-joblib-launcher, hydra-submitit-launcher, hydra-optuna-sweeper"
 
 
@@ -56,9 +56,9 @@ def sweep(texts: Sequence[str]) -> None:
     try:
         run_hydra(["--multirun", *arguments])
     except HydraException as error:
-        raise ConfigError(
-            [Problem("", f"{one_line(error)}; plug-ins to install: {_PLUGINS}")]
-        ) from error
+        said = one_line(error)
+        lacks = f"; plug-ins to install: {_PLUGINS}" if "Could not find" in said else ""
+        raise ConfigError([Problem("", said + lacks)]) from error
     if is_first_rank():
         print("to compare the runs: penstock runs")
 
@@ -137,20 +137,28 @@ def values_typed(texts: Sequence[str], *, searches: bool = False) -> list[list[s
     for text in texts:
         quoted, values = quote(text, sweep=True), [text]
         with suppress(HydraException):  # reported with all overrides
-            override = parse(quoted)
-            key, is_sweep = override.key_or_group, override.is_sweep_override()
-            if is_sweep and not override.is_discrete_sweep() and not searches:
-                what = "an interval cannot be listed; type range(0,1,0.1), name the values, or"
-                raise ConfigError([Problem(key, f"{what} search in it: {_OPTUNA}")])
-            value: Any = override.value()
-            swept: Iterable[Any] = ()
-            if isinstance(value, Glob):
-                swept = value.filter(options_of(key))
-            elif is_sweep:
-                ends = not override.is_discrete_sweep()
-                swept = (value.start, value.end) if ends else override.sweep_string_iterator()
-            values = [f"{quoted.partition('=')[0]}={one}" for one in swept] or values
+            if (override := parse(quoted)).is_sweep_override():
+                swept = _values_swept(override, searches=searches)
+                values = [f"{quoted.partition('=')[0]}={one}" for one in swept]
         found.append(values)
+    return found
+
+
+def _values_swept(override: Override, *, searches: bool) -> list[Any]:
+    """List the values of a sweep; the ends of an interval."""
+    key, value = override.key_or_group, override.value()
+    if isinstance(value, Glob):
+        found: list[Any] = value.filter(options_of(key))
+    elif override.is_discrete_sweep():
+        found = list(override.sweep_string_iterator())
+    elif searches and isinstance(value, IntervalSweep):
+        found = [value.start, value.end]
+    else:
+        what = "an interval cannot be listed; type range(0,1,0.1), name the values, or"
+        raise ConfigError([Problem(key, f"{what} search in it: {_OPTUNA}")])
+    if not found:
+        what = f"{override.get_value_string()} given, which stands for no value"
+        raise ConfigError([Problem(key, f"{what}; name the values, as in {key}=a,b")])
     return found
 
 
@@ -174,11 +182,10 @@ def configs_of(jobs: Sequence[Sequence[str]], command: str | None = None) -> lis
 def _search_settings(settings: Sequence[str], config: dict[str, Any]) -> list[str]:
     """Set what Optuna cannot know: which direction is better, and that failures are borne."""
     name, better = pkgutil.resolve_name("penstock.pipeline.training.job.watched")(config)
-    typed = {text.partition("=")[0] for text in settings}
-    if (key := "hydra.sweeper.direction") in typed:
+    typed = {text.partition("=")[0].removeprefix(_SEARCH) for text in settings}
+    if "direction" in typed:
         what = f"{name} is to be {better}imized; leave it away, or type trainer.monitor_mode=..."
-        raise ConfigError([Problem(key, what)])
+        raise ConfigError([Problem(f"{_SEARCH}direction", what)])
     own = {"direction": f"{better}imize", "max_failure_rate": 1.0, "sampler.seed": config["seed"],
            "n_jobs": 1}  # fmt: skip
-    own = {f"hydra.sweeper.{name}": value for name, value in own.items()}
-    return [f"{name}={value}" for name, value in own.items() if name not in typed]
+    return [f"{_SEARCH}{name}={value}" for name, value in own.items() if name not in typed]

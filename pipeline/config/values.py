@@ -124,7 +124,8 @@ def mistake(argument: Argument, value: Any, key: str) -> str | None:
     for each in (nearest(shown(value), _words(argument.annotation)), [value], [value, value]):
         if each is not None and complaint(argument.annotation, each) is None:
             return f"{text}; type {key}={shown(each)}"
-    return text
+    is_text = type(value) is int and complaint(argument.annotation, str(value)) is None
+    return f"""{text}; type '{key}="{value}"'""" if is_text else text
 
 
 def _words(annotation: Any) -> list[str]:

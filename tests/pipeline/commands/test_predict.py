@@ -266,7 +266,7 @@ def test_a_file_that_is_there_is_left_alone(run_dir, tmp_path, capsys):
         (["predict.output=a.txt"], 1, "ends in .parquet or .csv"),
         (["predict.output={tmp}/file/a.csv"], 1, "is no folder that can be written to"),
         (["predict.checkpoint={tmp}/file"], 1, "file is cut short or damaged (4 bytes)"),
-        (["predict.checkpoint={tmp}/run"], 2, "there is no config.yaml in it"),
+        (["predict.checkpoint={tmp}/run"], 2, "which no run has"),
         (["model.width=8"], 1, "best.pt does not fit this model"),
         (["predict.splitt=val"], 2, "predict.split"),
         (["predicted=3"], 2, "unknown key"),
