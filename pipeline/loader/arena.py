@@ -107,7 +107,14 @@ def _new_file() -> int:
     except (AttributeError, OSError):  # a Python or a kernel without it
         with tempfile.TemporaryFile() as file:
             descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, _SLOT_BYTES * _MOST_SLOTS)
+    try:
+        os.ftruncate(descriptor, _SLOT_BYTES * _MOST_SLOTS)
+    except OSError as error:
+        os.close(descriptor)
+        raise ValueError(
+            f"loader: no file of 4 TB, nearly all of it empty, for the batches of worker "
+            f"processes: {error}; type ulimit -f unlimited before, or use loader=threads"
+        ) from None
     return descriptor
 
 

@@ -292,20 +292,22 @@ class Loader:
         if self._pid != os.getpid():
             self._make_scheduler()
         self._placed = False
-        run = self._run_from(self._epoch, self._next_batch)
+        epoch = self._epoch  # `set_epoch` may change it during the iteration
+        run = self._run_from(epoch, self._next_batch)
         self.stats.begin()
         try:
             while (delivery := next(run, None)) is not None:
                 is_last = delivery.number + 1 == self._num_batches
-                self._next_epoch = self._epoch + 1 if is_last else None
+                self._next_epoch = epoch + 1 if is_last else None
                 if self._goes_on is not None and not self._goes_on(delivery.positions > 0):
                     break
                 for fault in delivery.faults:
                     self.on_bad(fault)
                 self._bad_samples.add(delivery.faults, delivery.positions)
+                self._quarantine |= self._quarantined(epoch, delivery)
                 if delivery.batch is None and self._stream is not None:
                     row = self._stream.invalid_row(
-                        self._compute, self._epoch, delivery.number, self._quarantine
+                        self._compute, epoch, delivery.number, self._quarantine
                     )
                     delivery = replace(delivery, batch=row)
                 elif delivery.batch is None and delivery.faults and self._world_size > 1:
@@ -317,7 +319,6 @@ class Loader:
                 # Counted before it is handed over: a batch that the consumer holds is consumed.
                 if not self._placed:
                     self._next_batch = delivery.number + 1
-                self._quarantine |= self._quarantined(delivery)
                 if delivery.batch is not None:
                     yield mapped(delivery.batch, to_tensor)
                     self.stats.asked()
@@ -346,12 +347,12 @@ class Loader:
         self._next_epoch = None
         return self._run
 
-    def _quarantined(self, delivery: Delivery) -> set[Any]:
+    def _quarantined(self, epoch: int, delivery: Delivery) -> set[Any]:
         """Return the records of a batch that killed workers; of a stream, epochs and positions."""
         positions = delivery.quarantined
         if self._sampler is None:
-            return {(self._epoch, position) for position in positions}
-        return {*self._sampler.at(self._epoch, np.array(positions, np.int64)).tolist()}
+            return {(epoch, position) for position in positions}
+        return {*self._sampler.at(epoch, np.array(positions, np.int64)).tolist()}
 
     def _check_turn(self, turn: int) -> None:
         if self._turn != turn:

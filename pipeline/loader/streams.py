@@ -28,7 +28,7 @@ from penstock.core.sample import BadRecord
 from penstock.core.stage_times import counted
 from penstock.datasets.files.reading_thread import read_ahead, still_wanted
 from penstock.datasets.streams.runs import runs
-from penstock.pipeline.loader.contract import BatchTask
+from penstock.pipeline.loader.contract import BatchTask, WorkerDiedError
 from penstock.pipeline.loader.faults import BadSampleError
 from penstock.pipeline.loader.plan import Quarantine, Tail, rank_slice
 from penstock.pipeline.loader.worker import Payload, use_one_thread
@@ -330,20 +330,19 @@ class StreamReaders:
             child = self._started(recipe)
             is_done = False
             try:
-                child.connection.send((epoch, number, start))
+                with suppress(OSError):  # `_messages` notices a process that ended
+                    child.connection.send((epoch, number, start))
                 for item in _messages(child, self._settings.timeout_s, skips=start > 0):
                     deaths = 0
                     start += 1
                     yield item
                 is_done = self._settings.persistent_workers
                 return
-            except (EOFError, ConnectionError):
-                child.end()
-                how = describe_death(child.pid, child.process.poll())
+            except WorkerDiedError as death:
                 deaths += 1
                 if deaths == _TRIES:
-                    raise WorkerError(f"{how}; {_TRIES} ended at the same item") from None
-                _log.warning("%s; another process resumes at the same item", how)
+                    raise death.final(f"{death}; {_TRIES} ended at the same item") from None
+                _log.warning("%s; another process resumes at the same item", death)
             finally:
                 self._idle.append(child) if is_done else child.end()
 
@@ -351,7 +350,7 @@ class StreamReaders:
         with suppress(IndexError):  # none is idle
             return self._idle.pop()
         with interrupts_held():
-            child = ChildProcess()
+            child = ChildProcess(message_timeout_s=self._settings.timeout_s)
         child.begin(recipe)
         return child
 
@@ -383,7 +382,13 @@ def _messages(child: ChildProcess, timeout_s: float, *, skips: bool) -> Iterator
                     f"loader: a reader of the stream gave no item within {limit_s:g} s; raise "
                     f"loader.timeout_s if reading is that slow"
                 )
-        items = pickle.loads(child.connection.recv_bytes())
+        try:
+            message = child.connection.recv_bytes()
+        except (EOFError, OSError):
+            child.end()
+            how = describe_death(child.pid, child.process.poll())
+            raise WorkerDiedError(how, WorkerError) from None
+        items = pickle.loads(message)
         if isinstance(items, Failure):
             raise items.exception()
         if not items:

@@ -186,6 +186,22 @@ def test_an_iterable_that_gives_every_part_all_of_it_is_refused():
                 next(iter(loader))
 
 
+class Truncated(IterableDataset):
+    """Ends in the middle with an error that a connection could raise as well."""
+
+    def __iter__(self):
+        yield from Items(12)
+        raise EOFError("the file is truncated")
+
+
+def test_a_reader_process_passes_on_the_error_of_the_iterable():
+    with make_loader(_all(target=Truncated), engine="processes", num_workers=2) as loader:
+        batches = iter(loader)
+        assert next(batches)["label"].tolist() == [*range(8)]
+        with pytest.raises(EOFError, match="the file is truncated"):
+            next(batches)
+
+
 class Keyed(IterableDataset):
     """Numbers, each with a key of its own."""
 

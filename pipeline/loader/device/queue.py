@@ -71,6 +71,11 @@ class DeviceQueue:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[Batch]:
+        left = self._yielded_state  # if the last iteration ended early
+        if left is not None and isinstance(self.loader, Loader):
+            plan = self.loader.plan
+            if plan is None or left["next_batch"] < plan.num_batches:
+                self.loader.set_epoch(left["epoch"])  # batches copied ahead were not used
         batches = iter(self.loader)
         try:
             if self._ring is None:

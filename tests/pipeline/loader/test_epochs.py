@@ -102,6 +102,15 @@ def test_epochs_in_a_row_and_out_of_it(settings):
         assert digests(loader) == expected(9), "broken off: again from its beginning"
 
 
+@WAYS
+def test_an_epoch_set_in_the_middle_of_another_is_the_next(settings):
+    with loader_of(FakeDataset(N), **settings) as loader:
+        for _ in loader:
+            loader.set_epoch(5)
+        loader.set_epoch(6)
+        assert digests(loader) == expected(6)
+
+
 def test_a_bad_sample_is_told_in_its_own_epoch():
     """Position 2 of epoch 1 is bad, and computed while epoch 0 is the one that is iterated."""
     bad = int(RandomSampler(N, seed=4).indices(1, 2, 3)[0])

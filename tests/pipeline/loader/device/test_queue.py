@@ -10,6 +10,8 @@ from penstock.pipeline.loader.device import ring as device_ring
 from penstock.pipeline.loader.device.queue import DeviceQueue
 from penstock.pipeline.loader.stats import LoaderStats
 from tests.deferred import Deferred
+from tests.pipeline.loader.fakes import FakeDataset, make_loader
+from tests.waiting import wait_until
 
 
 class Counting:
@@ -156,6 +158,19 @@ def test_the_batches_before_an_error_are_yielded(device):
     with pytest.raises(OSError, match="the disk is gone"):
         next(batches)
     assert queue.state_dict() == {"given": 2}
+
+
+def test_an_epoch_left_before_its_last_batch_begins_again_whatever_was_copied_ahead(device):
+    with make_loader(FakeDataset(40), engine="threads", num_workers=2) as loader:
+
+        def after_the_next_is_ready(batch):
+            wait_until(lambda: loader.is_ready)
+            return batch
+
+        queue = DeviceQueue(loader, "cpu", [after_the_next_is_ready], accelerator=device)
+        list(islice(queue, 4))
+        assert loader.state_dict()["next_batch"] == 5
+        assert (device.read(next(iter(queue))["epoch"]) == 0).all()
 
 
 def test_steps_of_the_device_have_a_precision_and_a_grad_mode_of_their_own():

@@ -22,7 +22,14 @@ from tests.pipeline.loader.executors.deadly import (
     position_of,
     sampler,
 )
-from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader, pids_of
+from tests.pipeline.loader.fakes import (
+    FakeDataset,
+    FakeStream,
+    digest,
+    digests,
+    make_loader,
+    pids_of,
+)
 from tests.waiting import wait_until
 
 PROCESSES = {"engine": "processes", "num_workers": 2}
@@ -46,6 +53,28 @@ def test_a_record_that_ends_its_process_is_quarantined(how, timeout_s, tmp_path,
     assert f"'img/{RECORD:07d}.jpg' at position {position_of(RECORD)}" in caplog.text
     lines = set(witness.read_text().splitlines())
     assert len(lines) == 4, "once in the run, three times alone"
+
+
+class DeadlyItem(FakeStream):
+    """A stream whose first item ends workers."""
+
+    consumer: int
+
+    def fetch_items(self, items, positions, epoch, **memory):
+        if 0 in items:
+            assert os.getpid() != self.consumer, "the consumer's process would have ended"
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().fetch_items(items, positions, epoch, **memory)
+
+
+def test_the_consumer_does_not_compute_the_item_that_ended_its_workers():
+    settings = {**PROCESSES, "batch_size": 1, "max_error_rate": 1}
+    stream = DeadlyItem(3)
+    stream.consumer = os.getpid()  # travels to the workers
+    with make_loader(stream, **settings) as loader:
+        rows = [(batch["index"].tolist(), batch["valid"].tolist()) for batch in loader]
+        assert rows == [([1], [False]), ([1], [True]), ([2], [True])]
+        assert loader.state_dict()["quarantined"] == [[0, 0]]
 
 
 def test_workers_are_started_before_the_first_iteration():
