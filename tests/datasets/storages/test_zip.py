@@ -10,10 +10,9 @@ import numpy as np
 import pytest
 
 from penstock.core.sample import BadRecord
-from penstock.datasets.storages.zip import ZipStorage, ZipWriter
+from penstock.datasets.storages.zip import ZipStorage
 from tests.contracts.damage import flipped, unless_refused
 from tests.contracts.storage import check_storage, summary
-from tests.datasets.writers.writer_contract import check_writer
 
 rng = np.random.default_rng(0)
 
@@ -155,7 +154,3 @@ def test_a_flipped_bit_anywhere_is_an_error_or_spoils_one_member(tmp_path):
             assert all(r.fields["image"] == wanted[r.key]["image"] for r in good)
     assert bad > 30
     assert refused > 5
-
-
-def test_contract_of_the_writer(tmp_path):
-    check_writer(lambda: ZipWriter(part_records=5), tmp_path)

@@ -1,11 +1,16 @@
-"""Every form keeps the contract of packed forms."""
+"""Every form keeps the contract of packed forms, and records pass from form to form."""
 
 from __future__ import annotations
 
 import pytest
 
-from tests.contracts.components import names_of
-from tests.contracts.packing import check_packing
+from penstock.core.record_codec import record_checksum
+from penstock.datasets.writing import write_storage
+from tests.contracts.components import component, names_of, storage_at
+from tests.contracts.packing import assert_equal, check_packing
+from tests.contracts.records import KINDS, records_of
+from tests.contracts.storage import contents, read_all
+from tests.shares import in_turn
 
 CANNOT_HOLD = {
     **dict.fromkeys(("image_folder", "zip"), (
@@ -22,6 +27,8 @@ SMALL_PARTS = {
     "arrow": ["writer.part_records=5", "writer.group_rows=3"],
     "zip": ["writer.part_records=5"],
 }
+# Kinds of records with pixels of one size, as forms of arrays need them.
+ALIKE = KINDS - {"files", "pixels", "shapes", "missing", "no image", "keys"}
 QUICK = ("memmap", "webdataset", "zip")
 FORMS = [
     pytest.param(form, marks=() if form in QUICK else pytest.mark.slow)
@@ -37,3 +44,22 @@ def test_a_form_gives_back_what_was_packed(form, tmp_path):
         cannot_hold=CANNOT_HOLD.get(form, ()),
         options=SMALL_PARTS.get(form, ()),
     )
+
+
+@pytest.mark.parametrize(("one", "other"), in_turn(*[names_of("writer")] * 2, every=6))
+@pytest.mark.parametrize("kinds", [KINDS, ALIKE], ids=["any", "alike"])
+def test_records_pass_from_form_to_form_and_back(one, other, kinds, tmp_path):
+    kinds = kinds.difference(CANNOT_HOLD.get(one, ()), CANNOT_HOLD.get(other, ()))
+    if not kinds & {"files", "pixels", "arrays", "bytes", "numbers", "values"}:
+        pytest.skip("both hold only the label")
+    source = found = records_of(kinds)
+    for number, form in enumerate((one, other, one)):
+        write_storage(component("writer", form)(), tmp_path / str(number), found)
+        found = storage_at(form, tmp_path / str(number))
+        assert_equal(found, source.records)
+        assert found.index.class_names == source.index.class_names
+        checksums = ([record_checksum(r.fields, key="") for r in read_all(each)]
+                     for each in (found, source))  # fmt: skip
+        assert next(checksums) == next(checksums), "empty arrays keep their shape"
+    if one == other:
+        assert contents(tmp_path / "0") == contents(tmp_path / "2")
