@@ -5,11 +5,12 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.record_codec import record_checksum
-from penstock.datasets.writing import write_storage
+from penstock.core.sample import Record
+from penstock.datasets.writing import make_plan, write_part
 from tests.contracts.components import component, names_of, storage_at
 from tests.contracts.packing import assert_equal, check_packing
 from tests.contracts.records import KINDS, records_of
-from tests.contracts.storage import contents, read_all
+from tests.contracts.storage import read_all
 from tests.shares import in_turn
 
 CANNOT_HOLD = {
@@ -46,6 +47,25 @@ def test_a_form_gives_back_what_was_packed(form, tmp_path):
     )
 
 
+def written(form, folder, source):
+    """Write records in parts of 5, the last part first, without the bad ones; open the storage."""
+    writer = component("writer", form)()
+    writer.part_records = 5
+    plan = make_plan(writer, source)
+    folder.mkdir()
+    writer.begin(folder, plan)
+    last_first = [
+        write_part(writer, folder, plan, part, source, skip_bad=True) for part in plan.parts[::-1]
+    ]
+    writer.finish(folder, plan, last_first[::-1])
+    return storage_at(form, folder)
+
+
+def checksums(storage):
+    good = (record for record in read_all(storage) if isinstance(record, Record))
+    return [record_checksum(record.fields, key="") for record in good]
+
+
 @pytest.mark.parametrize(("one", "other"), in_turn(*[names_of("writer")] * 2, every=6))
 @pytest.mark.parametrize("kinds", [KINDS, ALIKE], ids=["any", "alike"])
 def test_records_pass_from_form_to_form_and_back(one, other, kinds, tmp_path):
@@ -53,13 +73,9 @@ def test_records_pass_from_form_to_form_and_back(one, other, kinds, tmp_path):
     if not kinds & {"files", "pixels", "arrays", "bytes", "numbers", "values"}:
         pytest.skip("both hold only the label")
     source = found = records_of(kinds)
+    source.records |= dict.fromkeys([*source.records][-9:-2])  # bad: a part, and single records
     for number, form in enumerate((one, other, one)):
-        write_storage(component("writer", form)(), tmp_path / str(number), found)
-        found = storage_at(form, tmp_path / str(number))
+        found = written(form, tmp_path / str(number), found)
         assert_equal(found, source.records)
         assert found.index.class_names == source.index.class_names
-        checksums = ([record_checksum(r.fields, key="") for r in read_all(each)]
-                     for each in (found, source))  # fmt: skip
-        assert next(checksums) == next(checksums), "empty arrays keep their shape"
-    if one == other:
-        assert contents(tmp_path / "0") == contents(tmp_path / "2")
+        assert checksums(found) == checksums(source), "empty arrays keep their shape"
