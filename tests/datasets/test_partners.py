@@ -19,7 +19,7 @@ N = 30
 
 @register("transform", "test_partners_names")
 class Names:
-    """Notes which others it got."""
+    """Adds the index and value of its partners."""
 
     def __init__(self, most: int = 3, field: str = "others") -> None:
         self.most, self.field = most, field
