@@ -26,7 +26,7 @@ from penstock.pipeline.training.checkpoint import CheckpointFolder
 
 
 @pytest.mark.parametrize(
-    "write", [lambda file: file.write(b"1"), partial(torch.save, [[0] * 10**5])]
+    "write", [lambda file: file.write(b"1"), partial(torch.save, torch.zeros(10**5))]
 )
 def test_the_error_of_a_full_disk_names_the_file(write):
     said = r"run/last\.pt cannot be written: No space left on device; free some space"

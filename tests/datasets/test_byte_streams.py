@@ -99,7 +99,7 @@ def test_a_stream_that_stalls_is_an_error():
 
 
 def test_closing_ends_a_command_and_what_it_started():
-    stream = ByteStream("pipe:sh -c 'sleep 60 & echo $!; echo $$; wait'", timeout_s=60)
+    stream = ByteStream("pipe:sh -c 'sleep 300 & echo $!; echo $$; wait'", timeout_s=60)
     started = [psutil.Process(int(stream.readline(100))) for _ in range(2)]
     stream.close()
     for each in started:
