@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import resource
+
+import numpy as np
 import pytest
 
 from penstock.core.record_codec import record_checksum
 from penstock.core.sample import Record
 from penstock.datasets.writing import make_plan, write_part
+from tests.console import penstock
 from tests.contracts.components import component, names_of, storage_at
 from tests.contracts.packing import assert_equal, check_packing
-from tests.contracts.records import KINDS, records_of
+from tests.contracts.records import KINDS, pickled, records_of
 from tests.contracts.storage import read_all
 from tests.shares import in_turn
 
@@ -79,3 +83,18 @@ def test_records_pass_from_form_to_form_and_back(one, other, kinds, tmp_path):
         assert_equal(found, source.records)
         assert found.index.class_names == source.index.class_names
         assert checksums(found) == checksums(source), "empty arrays keep their shape"
+
+
+@pytest.mark.parametrize("form", names_of("writer"))
+def test_the_error_of_a_full_disk_is_one_line(form, tmp_path, capsys):
+    is_file = "files" not in CANNOT_HOLD.get(form, ())
+    image = b"0" * 400_000 if is_file else np.zeros((200, 700, 3), np.uint8)
+    records = {f"a/{n}.jpg": {"image": image, "label": 0} for n in range(3)}
+    typed = [*pickled(tmp_path / "records", records, ["a"]), "dataset.val_fraction=0"]
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, limits[1]))
+    try:
+        assert penstock("pack", *typed, f"pack.to={form}", f"pack.path={tmp_path}/out") == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert "free some space" in capsys.readouterr().err.splitlines()[-1]
