@@ -108,7 +108,7 @@ def save_npy(path: Path, parts: Sequence[NDArray[Any]]) -> None:
     with open(path, "wb") as file:
         np.lib.format.write_array_header_1_0(file, header)
         for part in parts:
-            file.write(np.ascontiguousarray(part, dtype).reshape(-1).view(np.uint8))
+            file.write(np.ascontiguousarray(part, dtype).reshape(-1).view(np.uint8).data)
 
 
 def write_npy(array: NDArray[Any]) -> bytes:
