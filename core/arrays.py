@@ -96,6 +96,21 @@ def read_npy_header(file: IO[bytes]) -> Header:
     raise SystemError("NumPy cannot parse .npy headers while other threads parse")
 
 
+def save_npy(path: Path, parts: Sequence[NDArray[Any]]) -> None:
+    """Write arrays as one `.npy` file, joined along the first axis.
+
+    A full disk raises an OSError with its number; `numpy.save` drops the number, and writing to a
+    mapped file ends the process (SIGBUS).
+    """
+    dtype, shape = np.result_type(*parts), (sum(map(len, parts)), *parts[0].shape[1:])
+    descr = np.lib.format.dtype_to_descr(dtype)
+    header = {"descr": descr, "fortran_order": False, "shape": shape}
+    with open(path, "wb") as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        for part in parts:
+            file.write(np.ascontiguousarray(part, dtype).reshape(-1).view(np.uint8).data)
+
+
 def write_npy(array: NDArray[Any]) -> bytes:
     """Return the bytes of a `.npy` file for an array without Python objects."""
     file = io.BytesIO()

@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.arrays import field_name, look_at_header, map_npy, view_npy
+from penstock.core.arrays import field_name, look_at_header, map_npy, save_npy, view_npy
 from penstock.core.contracts import Writer
-from penstock.core.files import write_lines
+from penstock.core.files import write_lines, writing
 from penstock.core.parts import PackPlan, Part, PartSummary
 from penstock.core.registry import register
 from penstock.core.sample import Record, RecordError
@@ -220,7 +220,7 @@ class NpyShardsWriter(ShardWriter):
 
     def _save(self, folder: Path, number: str, arrays: dict[str, Any]) -> list[str]:
         for name, array in arrays.items():
-            np.save(folder / f"{name}_{number}.npy", array, allow_pickle=False)
+            save_npy(folder / f"{name}_{number}.npy", [array])
         return [f"{name}_{number}.npy" for name in arrays]
 
 
@@ -233,8 +233,9 @@ class PtShardsWriter(ShardWriter):
 
         native = {n: a.astype(a.dtype.newbyteorder("=")) for n, a in arrays.items() if n != "key"}
         tensors = {name: torch.from_numpy(array) for name, array in native.items()}
-        torch.save({"key": arrays["key"].tolist(), **tensors}, folder / f"{number}.pt")
-        return [f"{number}.pt"]
+        with writing(path := folder / f"{number}.pt"), open(path, "wb") as file:
+            torch.save({"key": arrays["key"].tolist(), **tensors}, file)
+        return [path.name]
 
 
 @register("writer", "memmap")
@@ -256,14 +257,8 @@ class MemmapWriter(NpyShardsWriter):
                 shards.setdefault(name.rpartition("_")[0], []).append(folder / name)
         for field, paths in shards.items():
             rows = [map_npy(path) for path in paths]
-            ends = np.cumsum([0, *map(len, rows)])
-            numbers = np.arange(ends[-1]).astype(str)
+            numbers = np.arange(sum(map(len, rows))).astype(str)
             if field != "key" or not np.array_equal(np.concatenate(rows), numbers):
-                path = folder / _FILES.get(field, f"{field}.npy")
-                shape = (int(ends[-1]), *rows[0].shape[1:])
-                whole = np.lib.format.open_memmap(path, "w+", np.result_type(*rows), shape)
-                for first, part in zip(ends, rows, strict=False):
-                    whole[first : first + len(part)] = part
-                whole.flush()
+                save_npy(folder / _FILES.get(field, f"{field}.npy"), rows)
             for path in paths:
                 path.unlink()

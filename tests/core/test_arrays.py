@@ -11,7 +11,7 @@ from penstock.core.arrays import map_npy, read_npy, read_npy_header, write_npy
 @pytest.mark.parametrize(
     ("module", "name"), [(np.lib.format, "read_array_header_1_0"), (np, "load")]
 )
-def test_a_header_is_parsed_again_and_no_array_is_taken_for_damaged(
+def test_a_header_is_parsed_again_after_an_error_of_the_interpreter(
     module, name, tmp_path, monkeypatch
 ):
     real, left = getattr(module, name), [2]
@@ -32,4 +32,4 @@ def test_a_header_is_parsed_again_and_no_array_is_taken_for_damaged(
     left[0] = 2
     file = io.BytesIO(write_npy(np.arange(3, dtype=np.uint8)))
     assert read_npy_header(file) == ((3,), False, np.dtype(np.uint8))
-    assert file.read() == b"\x00\x01\x02", "the file stands at its array afterwards"
+    assert file.read() == b"\x00\x01\x02", "the array follows"

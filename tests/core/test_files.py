@@ -1,4 +1,4 @@
-"""Files are there whole or not at all; a disk that is full is a line that names the file."""
+"""Files are whole or absent; the error of a full disk names the file."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 import time
+from functools import partial
 
 import pytest
 import torch
@@ -24,22 +25,18 @@ from penstock.datasets.records.table import cached_index
 from penstock.pipeline.training.checkpoint import CheckpointFolder
 
 
-def test_a_refused_write_is_told_with_the_files_name():
-    with pytest.raises(ValueError) as told, writing("run/metrics.csv"), open("/dev/full", "w") as f:
-        f.write("1")
-    assert str(told.value) == (
-        "run/metrics.csv cannot be written: No space left on device; free some space"
-    )
-    assert is_explained(told.value)
+@pytest.mark.parametrize(
+    "write", [lambda file: file.write(b"1"), partial(torch.save, torch.zeros(10**5))]
+)
+def test_the_error_of_a_full_disk_names_the_file(write):
+    said = r"run/last\.pt cannot be written: No space left on device; free some space"
+    with pytest.raises(ValueError, match=said) as raised:
+        with writing("run/last.pt"), open("/dev/full", "wb") as file:
+            write(file)
+    assert is_explained(raised.value)
 
 
-def test_it_is_found_behind_a_librarys_own_error():
-    with pytest.raises(ValueError, match="written: No space left"):
-        with writing("last.pt"), open("/dev/full", "wb") as file:
-            torch.save({"weight": torch.zeros(10**5)}, file)
-
-
-def test_a_checkpoint_that_found_no_room_leaves_the_one_before_and_no_rest(tmp_path, monkeypatch):
+def test_a_failed_checkpoint_leaves_the_previous_one_and_nothing_else(tmp_path, monkeypatch):
     folder = CheckpointFolder(tmp_path)
     folder.save({"step": 1}, best=True)
 
@@ -54,7 +51,7 @@ def test_a_checkpoint_that_found_no_room_leaves_the_one_before_and_no_rest(tmp_p
     assert folder.load_newest()[1]["step"] == 1
 
 
-def test_a_cache_folder_without_room_is_named(tmp_path, monkeypatch):
+def test_the_error_of_a_full_cache_names_its_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
 
     def build():
@@ -83,7 +80,7 @@ def test_a_file_keeps_its_content_until_the_new_one_is_whole(tmp_path, alone):
     assert path.stat().st_mode & 0o777 == 0o640, "as any other new file"
 
 
-def test_a_folder_gets_its_name_when_it_is_whole_and_never_anothers(tmp_path):
+def test_a_folder_appears_when_it_is_whole_and_replaces_no_other(tmp_path):
     with whole_folder(tmp_path / "x") as folder:
         (folder / "a").write_text("a")
         assert not (tmp_path / "x").exists()
@@ -92,7 +89,7 @@ def test_a_folder_gets_its_name_when_it_is_whole_and_never_anothers(tmp_path):
     assert os.listdir(tmp_path) == ["x"] and os.listdir(tmp_path / "x") == ["a"]
 
 
-def test_one_at_a_time_holds_a_lock_also_when_its_file_is_removed(tmp_path):
+def test_a_lock_excludes_others_even_if_its_file_is_removed(tmp_path):
     inside, most = [], []
 
     def work():
@@ -112,7 +109,7 @@ def test_one_at_a_time_holds_a_lock_also_when_its_file_is_removed(tmp_path):
     assert set(most) == {1}
 
 
-def test_where_the_home_cannot_be_written_there_is_another_folder(tmp_path, monkeypatch, caplog):
+def test_an_unwritable_cache_folder_is_replaced_by_a_temporary_one(tmp_path, monkeypatch, caplog):
     (tmp_path / "file").write_text("x")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -17,7 +17,7 @@ def _answer(connection, word):
     signal.pause()
 
 
-def test_a_process_is_called_and_ended():
+def test_a_process_runs_until_it_is_ended():
     child = ChildProcess()
     child.begin(pickled((_answer, ("here",)), what="x", remedy=""))
     assert child.connection.recv() == ("here", os.getpid())
@@ -39,7 +39,7 @@ def test_a_child_ends_with_its_parent():
             os._exit(0)
     os.close(end)
     os.waitpid(forked, 0)
-    assert select.select([ended], [], [], 60)[0], "nobody has the other end"
+    assert select.select([ended], [], [], 60)[0], "the child still runs"
     os.close(ended)
 
 

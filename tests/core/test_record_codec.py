@@ -71,7 +71,7 @@ def test_any_record_comes_back_value_by_value_and_type_by_type(key, fields):
     assert same(back, fields)
 
 
-def test_arrays_may_be_written_to_if_they_could_be_before_and_never_change_the_entry():
+def test_arrays_stay_writable_or_read_only_and_never_change_the_entry():
     pixels = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
     fixed = pixels.copy()
     fixed.flags.writeable = False
@@ -88,7 +88,7 @@ def test_arrays_may_be_written_to_if_they_could_be_before_and_never_change_the_e
 @pytest.mark.parametrize(
     "value", [{1: 2}, object(), np.array([object()]), [b"x", {1, 2}], np.zeros(2, "i4,f4")]
 )
-def test_what_cannot_be_kept_is_said_and_not_guessed_at(value):
+def test_values_that_it_cannot_hold_are_refused(value):
     with pytest.raises(UncacheableError, match="'odd'"):
         pack_record("k", {"odd": value})
 

@@ -100,12 +100,12 @@ def test_every_form_holds_the_same_images_and_labels(tmp_path, small, storage_na
 
 
 def _sorted(records):
-    """Fields; archives for streams hold the records in another order."""
+    """Return the fields in one order; archives for streams have another order."""
     return sorted((record.fields for record in records), key=lambda fields: fields["image"])
 
 
 @pytest.mark.parametrize("source_name", ["jsonl", "webdataset"])
-def test_as_a_stream_it_is_the_same_with_the_classes_mixed(tmp_path, small, source_name):
+def test_as_a_stream_it_has_the_same_records_with_mixed_classes(tmp_path, small, source_name):
     recipe = StorageRecipe(
         {c.name: c.target for c in components() if c.group == "source"}[source_name],
         {"path": str(demo_path(source_name, tmp_path))},
@@ -121,7 +121,7 @@ def test_as_a_stream_it_is_the_same_with_the_classes_mixed(tmp_path, small, sour
         assert sorted(labels[: len(CLASSES)]) == list(range(len(CLASSES)))
 
 
-def test_what_is_not_ours_is_left_alone(tmp_path, small):
+def test_files_of_the_user_are_left_alone(tmp_path, small):
     (tmp_path / "demo").mkdir()
     (tmp_path / "demo/thesis.txt").write_text("mine")
     with pytest.raises(ValueError, match="is not the demo set"):

@@ -22,7 +22,7 @@ def path(tmp_path):
     return str(tmp_path / "file")
 
 
-def test_threads_read_places(path):
+def test_threads_read_ranges(path):
     file = pickle.loads(pickle.dumps(RangeFile(path, root=os.path.dirname(path))))
     places = [(i * 7 % 4900, i % 100) for i in range(2000)]
     with ThreadPoolExecutor(8) as pool:
@@ -37,7 +37,7 @@ def test_a_read_longer_than_the_kernel_gives_at_once(path, monkeypatch):
     assert file.read_upto(4000, 4000) == CONTENT[4000:]
 
 
-def test_ends_and_files_that_are_not_there(path):
+def test_reads_past_the_end_and_missing_files(path):
     file = RangeFile(path, root=os.path.dirname(path))
     with pytest.raises(RecordError, match="the file ends 90 bytes too early"):
         file.read(4990, 100)
@@ -46,7 +46,7 @@ def test_ends_and_files_that_are_not_there(path):
         RangeFile(path + "x", root=os.path.dirname(path)).read(0, 1)
 
 
-def test_mapped_bytes_and_a_file_that_became_shorter(path):
+def test_mapped_bytes_of_a_file_that_became_shorter(path):
     file = RangeFile(path, root=os.path.dirname(path))
     assert file.view(10, 4000).tobytes() == CONTENT[10:4010]
     os.truncate(path, 100)
@@ -55,7 +55,7 @@ def test_mapped_bytes_and_a_file_that_became_shorter(path):
         file.view(10, 91)
 
 
-def test_a_view_is_what_a_file_is(path):
+def test_a_stream_of_a_range_behaves_as_a_file(path):
     view = RangeStream(RangeFile(path, root=os.path.dirname(path)), len(CONTENT))
     with open(path, "rb") as file:
         for step in (lambda f: f.read(10), lambda f: f.seek(-20, io.SEEK_END),
@@ -67,7 +67,7 @@ def test_a_view_is_what_a_file_is(path):
         view.seek(-1)
 
 
-def test_no_more_files_are_open_than_a_process_may(tmp_path, monkeypatch):
+def test_the_number_of_open_files_is_limited(tmp_path, monkeypatch):
     monkeypatch.setattr(file_access, "_OPEN_FILES", 3)
     for i in range(10):
         (tmp_path / str(i)).write_bytes(b"%d" % i)

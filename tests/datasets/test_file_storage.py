@@ -72,7 +72,7 @@ class Lines(Form):
         return {"text": int(text) if text.startswith(b"!") else text.decode().rstrip()}
 
 
-def test_a_mistake_of_a_decoder_is_no_bad_record(tmp_path):
+def test_a_mistake_in_a_decoder_is_raised(tmp_path):
     (tmp_path / "a.txt").write_text("one\n?two\nthree\n!four\n")
     (tmp_path / "b.txt").write_text("")
     storage = FileStorage(Lines(), str(tmp_path))

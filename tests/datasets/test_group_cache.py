@@ -1,4 +1,4 @@
-"""The cache of groups: what is kept, and threads that meet at one group."""
+"""The cache of groups: which groups it keeps, and threads that want the same group."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -8,26 +8,17 @@ import pytest
 from penstock.datasets.files.group_cache import GroupCache
 
 
-def reader(cache, loads):
-    def get(key, size=10):
-        return cache.get(key, lambda: loads.append(key) or (f"group {key}", size))
-
-    return get
-
-
-def test_the_groups_used_last_are_kept():
-    loads = []
-    get = reader(GroupCache(20), loads)
-    assert [get(key) for key in (1, 2, 1, 3, 1, 2)] == [f"group {k}" for k in (1, 2, 1, 3, 1, 2)]
-    assert loads == [1, 2, 3, 2], "2 gave way to 3, since 1 had been used later"
-
-
-def test_one_group_is_kept_whatever_its_size():
-    loads = []
-    get = reader(GroupCache(0), loads)
-    for key in (1, 1, 2, 2, 2, 1):
-        get(key, size=10**12)
-    assert loads == [1, 2, 1]
+@pytest.mark.parametrize(
+    ("limit", "wanted", "loaded"),
+    [
+        (20, [1, 2, 1, 3, 1, 2], [1, 2, 3, 2]),  # 3 replaces 2, and 1 was used later
+        (0, [1, 1, 2, 2, 2, 1], [1, 2, 1]),  # one group is kept, whatever its size
+    ],
+)
+def test_the_groups_used_last_are_kept(limit, wanted, loaded):
+    loads, cache = [], GroupCache(limit)
+    found = [cache.get(k, lambda k=k: loads.append(k) or (f"group {k}", 10)) for k in wanted]
+    assert found == [f"group {k}" for k in wanted] and loads == loaded
 
 
 def test_threads_that_want_one_group_load_it_once():

@@ -49,7 +49,7 @@ def _parquet(count):
 
 
 @pytest.mark.ecosystem
-def test_a_data_set_of_the_hub_is_copied_from_there(hub):
+def test_a_data_set_of_the_hub_is_downloaded_once(hub):
     hub.repositories["owner/shapes"] = {
         ".gitattributes": b"",
         "data/train-00000-of-00001.parquet": _parquet(8),

@@ -56,7 +56,7 @@ def test_names_as_people_write_them(names, keys, found):
         ([NFC], [NFC, NFD]),
     ],
 )
-def test_a_name_that_fits_equally_well_is_refused(names, keys):
+def test_ambiguous_names_are_refused(names, keys):
     with pytest.raises(ValueError, match=r"may be|both fit"):
         rows(names, keys)
 

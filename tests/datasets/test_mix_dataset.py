@@ -1,4 +1,4 @@
-"""A mix of datasets: the samples of each, told apart, with classes united by name."""
+"""A mix of datasets: the samples of each, and classes united by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from penstock.core.sample import BadSample, Record
 from penstock.datasets.map_dataset import MapDataset
 from penstock.datasets.mix import MixDataset
 from penstock.datasets.records.table import Table
-from penstock.pipeline.loader.faults import Replacer
 from penstock.pipeline.samplers.mix import MixedSource, MixSampler, Mixture
 from penstock.pipeline.samplers.random import RandomSampler
 from tests.contracts.equality import assert_same
@@ -83,7 +82,7 @@ def fetch(data, indices, positions, epoch=0):
     return data.fetch(np.array(indices, np.int64), np.array(positions, np.int64), epoch)
 
 
-def test_samples_are_those_of_their_dataset_told_apart():
+def test_samples_name_their_dataset():
     data = mixed()
     assert isinstance(data, Dataset) and len(data) == 11
     samples = fetch(data, [7, 0, 10, 6], [3, 4, 5, 6], 2)
@@ -95,6 +94,8 @@ def test_samples_are_those_of_their_dataset_told_apart():
         assert_same(own["image"], sample["image"])
         assert MORE[own["label"]] == data.index.class_names[sample["label"]]
     assert data.index.keys(np.array([10, 0])) == ["memory/3", "memory/0"]
+    [bad] = fetch(mixed(a=data.sources["a"], b=dataset(MORE, range(4), bad=[1])), [8], [3])
+    assert isinstance(bad, BadSample) and (bad.index, bad.position) == (8, 3)
 
 
 def test_classes_are_united_by_name():
@@ -111,7 +112,7 @@ def test_classes_are_united_by_name():
     assert again.column("label").tolist() == index.column("label").tolist()
 
 
-def test_annotated_fields_are_united_too_and_ids_to_ignore_stay():
+def test_classes_of_annotations_are_united_and_ignored_ids_stay():
     boxes = np.array([2, 0, 1], np.int64)
     mask = np.array([[0, 1, 2, 255]], np.uint8)
     first = dataset(None, [0], box_labels=boxes, mask=mask)
@@ -126,27 +127,14 @@ def test_annotated_fields_are_united_too_and_ids_to_ignore_stay():
     assert one["label"] == two["label"] == 0, "ids without any names stay"
 
 
-def test_bad_samples_say_which_they_are_and_are_replaced_from_their_source():
-    data = mixed(a=dataset(ANIMALS, range(40)), b=dataset(MORE, range(20), bad=(1, 3), name="two"))
-    bad = fetch(data, [43], [4])[0]
-    assert isinstance(bad, BadSample) and bad.index == 43 and bad.position == 4
-    sampler = sampler_of(data, (30, 1), 600)
-    positions = np.flatnonzero(sampler.indices(0, 0, 600) == 43)
-    assert positions.size
-    for position in positions.tolist():
-        found = fetch(data, [43], [position])[0]
-        sample, index = Replacer(data, sampler, 0, same=sampler.same).replace(found, 0)
-        assert sample["source"] == 1 and index == sample["index"] >= 40
-
-
-def sampler_of(data, weights, length=None) -> MixSampler:
+def sampler_of(data, weights) -> MixSampler:
     sources = tuple(
         MixedSource(name, len(source), weight, RandomSampler(len(source), seed=7 + number))
         for number, ((name, source), weight) in enumerate(
             zip(data.sources.items(), weights, strict=True)
         )
     )
-    return MixSampler(len(data), 1, mixed=Mixture(sources, length))
+    return MixSampler(len(data), 1, mixed=Mixture(sources, None))
 
 
 class Mosaic(Transform):
@@ -160,7 +148,7 @@ class Mosaic(Transform):
         return {**sample, "partners": values}
 
 
-def test_partners_are_of_the_same_source():
+def test_partners_come_from_the_same_source():
     first = dataset(ANIMALS, range(40), transform=Mosaic())
     second = dataset(ANIMALS, range(100, 130), transform=Mosaic())
     data = mixed(a=first, b=second)
@@ -172,7 +160,7 @@ def test_partners_are_of_the_same_source():
             assert all((value >= 100) == (sample["source"] == 1) for value in sample["partners"])
 
 
-def test_what_has_no_place_in_a_mix_is_refused():
+def test_datasets_that_a_mix_cannot_hold_are_refused():
     class Stream(StreamDataset):
         def open(self, epoch, start):
             return iter(())

@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
 
@@ -21,7 +19,7 @@ N = 30
 
 @register("transform", "test_partners_names")
 class Names:
-    """Notes which others it got."""
+    """Adds the index and value of its partners."""
 
     def __init__(self, most: int = 3, field: str = "others") -> None:
         self.most, self.field = most, field
@@ -65,19 +63,6 @@ def test_partners_are_records_of_other_positions_in_one_read():
     assert {len(group) for group in others} == {0, 1, 2, 3}
     assert sum(len(group) for group in others) == len(data.storage.reads[0]) - N
     assert all(sample["index"] not in group for sample, group in zip(samples, others, strict=True))
-
-
-def test_partners_follow_position_epoch_and_sampler_alone():
-    data = dataset().drawing_from(RandomSampler(N, seed=5))
-    indices, positions = [3, 8, 1, 3], [0, 4, 7, 29]
-    together = fetch(data, indices, positions)
-    alone = [fetch(data, [i], [p])[0] for i, p in zip(indices, positions, strict=True)]
-    assert_same(alone, together)
-    assert_same(fetch(pickle.loads(pickle.dumps(data)), indices, positions), together)
-    held = dataset(eager).drawing_from(RandomSampler(N, seed=5))
-    assert_same(fetch(held, indices, positions), together)
-    for other in (fetch(data, indices, positions, 1), fetch(dataset(), indices, positions)):
-        assert [s["others"] for s in other] != [s["others"] for s in together]
 
 
 @pytest.mark.parametrize("kind", [MapDataset, eager])

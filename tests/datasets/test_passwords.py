@@ -31,11 +31,11 @@ def test_a_password_is_masked(text, shown):
 
 
 @pytest.mark.parametrize("text", ["a/b:c@2x.jpg", "pipe:curl http://host:80/a@2.tar", "a@b://c"])
-def test_what_is_no_password_stays(text):
+def test_text_without_a_password_is_unchanged(text):
     assert masked(text) == text
 
 
-def test_a_config_is_without_it_and_what_is_made_has_it():
+def test_configs_mask_a_password_and_components_receive_it():
     config = compose(["dataset=sql", f"dataset.storage.url={URL}"])
     assert config["dataset"]["storage"]["url"] == MASKED
     assert build_nested(config["dataset"]["storage"]["url"]) == URL
@@ -52,6 +52,6 @@ def test_mistakes_and_sweeps_do_not_show_it(capsys):
     assert "geh" not in told.out + told.err and MASKED in told.out
 
 
-def test_what_was_masked_by_another_process_is_asked_for_again():
+def test_a_password_that_another_process_masked_must_be_typed_again():
     with pytest.raises(ValueError, match=r"me:\*\*\*@other/db: its password was left out"):
         revealed("mysql://me:***@other/db")

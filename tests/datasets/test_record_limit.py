@@ -90,7 +90,7 @@ def test_a_large_record_is_bad_and_the_next_is_not(tmp_path, make):
     assert "bytes, more than dataset.max_record_bytes=" in bad.cause
 
 
-def test_the_line_says_what_to_type(tmp_path):
+def test_the_remedy_of_the_limit_works(tmp_path):
     (tmp_path / "1.jpg").write_bytes(bytes(2000))
     recipe = StorageRecipe(ImageFolder, {"path": str(tmp_path), "labels": None})
 
@@ -104,7 +104,7 @@ def test_the_line_says_what_to_type(tmp_path):
 
 
 @pytest.mark.parametrize("size", [12 * GB, 1 << 60])
-def test_a_large_member_of_a_pipe_is_passed_over(tmp_path, size):
+def test_a_large_member_of_a_pipe_is_skipped(tmp_path, size):
     """The pipe ends within the member, which is not read into memory."""
     content = header("1.jpg", 5) + b"small".ljust(512, b"\0") + header("2.jpg", size)
     (tmp_path / "a").write_bytes(content + bytes(4096))

@@ -1,4 +1,4 @@
-"""Data behind URLs: the same records, whatever the server does, or one line where it gives none."""
+"""Data behind URLs: the same records while a server fails now and then, or one clear error."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_records_are_those_of_the_files(form, store, photos, tmp_path):
     assert summary(there.read(order)) == summary(here.read(order))
 
 
-def test_a_csv_names_images_beside_it(store, photos, tmp_path):
+def test_a_csv_of_images_is_copied_once(store, photos, tmp_path):
     rows = ["image,label"]
     rows += [f"train/{p.parent.name}/{p.name},{p.parent.name}" for p in photos.glob("train/*/*")]
     (photos / "all.csv").write_text("\n".join(rows) + "\n")
@@ -76,7 +76,7 @@ def test_a_csv_names_images_beside_it(store, photos, tmp_path):
     assert methods == ["HEAD"], "the copy is kept"
 
 
-def test_label_files_are_looked_for(store, photos):
+def test_label_files_are_found_beside_the_images(store, photos):
     for path in (photos / "train").rglob("*.jpg"):
         name = f"set/Annotations/{path.parent.name}/{path.stem}.xml"
         store.files[name] = (
@@ -109,7 +109,7 @@ def test_patterns_braces_and_single_files(store, photos, tmp_path):
     assert summary(read_all(twice)) == every
 
 
-def test_a_web_server_gives_files_that_are_named(store, photos, tmp_path):
+def test_files_of_a_web_server_must_be_named(store, photos, tmp_path):
     store.put(written("zip", photos, tmp_path), "z")
     [name] = [key for key in store.files if key.endswith(".zip")]
     url = f"{store.url}/{BUCKET}/{name}"
@@ -147,7 +147,7 @@ SMALL = ["loader=threads", "augment=light", "augment.image_size=20", "loader.bat
 
 
 def now_and_then(*faults):
-    """Faults of reading that come in turn for each file, whoever reads another one meanwhile."""
+    """Return faults that come in turn for the reads of each file."""
     place = {}
 
     def fault(method, key):
@@ -174,7 +174,7 @@ def test_batches_are_those_of_files_while_the_server_fails_now_and_then(engine, 
     assert found == expected and again.hits == 16 and again.requests == 0, "all of it was kept"
 
 
-def test_a_file_that_is_gone_is_a_bad_record_and_a_refusal_is_none(store, photos):
+def test_a_missing_file_is_a_bad_record_and_a_refusal_is_an_error(store, photos):
     storage = ImageFolder(store.put(photos / "train", "train"))
     key = storage.index.keys(np.array([3]))[0]
     del store.files[f"train/{key}"]
@@ -223,7 +223,7 @@ def test_one_line_says_what_is_wrong(make, url, fault, said, store):
     assert "word@" not in text and "token=" not in text and "secret-of" not in text
 
 
-def test_names_that_lead_elsewhere_are_bad_records(store):
+def test_names_that_leave_the_folder_are_bad_records(store):
     for name in ("../secret.jpg", "/secret.jpg", "s3://other/secret.jpg", "a/../../secret.jpg"):
         store.files["table.csv"] = f"image,label\n{name},a\n".encode()
         [bad] = CsvStorage(f"s3://{BUCKET}/table.csv").read(np.arange(1))
@@ -231,7 +231,7 @@ def test_names_that_lead_elsewhere_are_bad_records(store):
 
 
 @pytest.mark.parametrize("fault", [None, "cut"])
-def test_a_stream_of_shards_is_that_of_the_files(store, photos, tmp_path, fault):
+def test_a_remote_stream_has_the_batches_of_local_files(store, photos, tmp_path, fault):
     for part in ("train", "val"):
         source = ImageFolder(str(photos / part))
         write_storage(WebDatasetWriter(shard_records=4), tmp_path / "w" / part, source)
@@ -244,7 +244,7 @@ def test_a_stream_of_shards_is_that_of_the_files(store, photos, tmp_path, fault)
     assert not list((tmp_path / "cache").rglob("copy-*")), "it is read as it comes"
 
 
-def test_a_server_that_stalls_is_given_up_before_its_reader_counts_as_hanging(store, monkeypatch):
+def test_a_stalled_server_is_an_error_before_the_loader_times_out(store, monkeypatch):
     assert clients.RETRY_S + clients._RETRY_S + clients._ANSWER_S < 120, "loader.timeout_s"
     monkeypatch.setattr(clients, "_ANSWER_S", 0.2)
     monkeypatch.setattr(clients, "_RETRY_S", 0.2)
@@ -255,13 +255,13 @@ def test_a_server_that_stalls_is_given_up_before_its_reader_counts_as_hanging(st
         remote.read_url(f"s3://{BUCKET}/x.jpg")
 
 
-def test_credentials_stand_nowhere(store, photos, tmp_path, caplog):
+def test_credentials_are_in_no_config_and_no_log(store, photos, tmp_path, caplog):
     url = store.put(photos, "photos")
     config = compose([*SMALL, f"dataset.storage.path={url}"])
     assert "secret-of-the-user" not in json.dumps(config, default=str) + caplog.text
 
 
-def test_a_key_that_may_not_list_reads_what_is_named(store, photos, tmp_path, caplog):
+def test_named_files_need_no_permission_to_list(store, photos, tmp_path, caplog):
     url = store.put(written("webdataset", photos, tmp_path), "w")
     name = next(key for key in store.files if key.endswith(".tar"))
     for key in [key for key in store.files if not key.endswith(".tar")]:

@@ -40,7 +40,7 @@ def stack(name: str) -> Stack:
 
 
 def record(index: int) -> Record | BadRecord:
-    """Photographs of all ways of decoding, pixels, and every kind of damage among them."""
+    """Return a photograph for each way of decoding, pixels, or a damaged record."""
     if index % 13 == 5:
         return BadRecord(index, f"gone {index}", "cannot be read")
     kinds = [PHOTOGRAPH, TILED, PROGRESSIVE, scene(60 + index, 90), b"no image"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,10 +22,11 @@ from penstock.pipeline.commands.digest import row_digests
 from penstock.transforms.decode.raw import RawDecoder
 from tests.contracts.source import check_source
 from tests.pipeline.loader.fakes import digests, make_loader
+from tests.waiting import wait_until
 
 
 class Noise:
-    """Adds a draw, so that the pixels tell the position."""
+    """Adds noise, so that pixels depend on the position."""
 
     def __call__(self, sample: dict[str, Any], rng: np.random.Generator) -> dict[str, Any]:
         return {**sample, "image": sample["image"] ^ rng.integers(0, 256, (3, 3, 3), np.uint8)}
@@ -65,7 +65,7 @@ class Sizes(Source):
 
 
 class Once(Sizes):
-    """The same, which can be read only once."""
+    """A source that can be read only once."""
 
     reopens = False
 
@@ -110,7 +110,7 @@ def test_an_epoch_is_every_record_once_in_another_order():
 
 
 def by_rank(loader: Any, ranks: int) -> list[list[list[str]]]:
-    """Rows of every batch, by rank; the ranks iterate side by side and end together."""
+    """Return the rows of every batch, by rank; the ranks iterate in threads."""
     told, barrier = [False] * ranks, threading.Barrier(ranks, timeout=120)
 
     def any_of(rank: int, has_records: bool) -> bool:
@@ -175,7 +175,7 @@ def test_readers_are_dealt_to_ranks(ranks, each, sizes, lanes, window, tail, bat
         assert digests(resumed) == expected[step:]
 
 
-def test_ranks_without_records_end_with_the_others_or_say_so():
+def test_ranks_without_records_end_with_the_others_or_raise():
     def loader(sizes: list[int], bad: tuple[str, ...] = (), **more: Any) -> Any:
         given = {"readers": 2, "shuffle": False, "shuffle_window": 0, "lanes": 1}
         return make_loader(stream(sizes, bad=bad, **given), max_error_rate=1, **more)
@@ -187,7 +187,7 @@ def test_ranks_without_records_end_with_the_others_or_say_so():
     assert [len(part) for part in parts] == [5, 5], "a bad first record fills no batch"
 
 
-def test_readers_that_cannot_be_shared_say_what_can():
+def test_readers_that_cannot_be_shared_are_refused():
     with pytest.raises(ValueError, match=r"4 ranks .* evenly; type dataset\.readers=4, or 1"):
         make_loader(stream([3] * 9, readers=6), world_size=4, rank=0)
     with pytest.raises(ValueError, match=r"dataset\.readers is 9.* 8 .*loader\.batch_size"):
@@ -222,7 +222,7 @@ def test_damage_that_ends_a_shard_concerns_every_split(split, caplog):
     assert "sizes: 'damage': the rest is lost" in caplog.text
 
 
-def test_what_is_read_once_is_read_by_one_and_from_its_beginning():
+def test_a_source_that_is_read_once_has_one_reader_and_no_resume():
     dataset = partial(stream, [9], kind=Once, lanes=4)
     with pytest.raises(ValueError, match="one reader, and 2 ranks"):
         make_loader(dataset(), world_size=2, rank=0)
@@ -255,7 +255,7 @@ def plain(count: int) -> Iterator[dict[str, Any]]:
     ids=["range", "plain"],
 )
 @pytest.mark.parametrize("lanes", [1, 4, 7])
-def test_generators_give_everything_once_however_they_are_cut(function, arguments, lanes):
+def test_generators_yield_every_record_once_over_any_lanes(function, arguments, lanes):
     def dataset(split: str, val_fraction: float) -> LaneStreamDataset:
         given = {"lanes": lanes, "shuffle_window": 5, "val_fraction": val_fraction, "split": split}
         return opened(function, arguments, **given)
@@ -273,7 +273,7 @@ def test_generators_give_everything_once_however_they_are_cut(function, argument
     assert sorted(found) == everything
 
 
-def test_a_generator_that_gives_nonsense_says_where():
+def test_the_error_of_a_generator_names_the_item():
     def nonsense() -> Iterator[Any]:
         yield 3
 
@@ -293,7 +293,7 @@ def _reading() -> set[threading.Thread]:
     return {thread for thread in threading.enumerate() if thread.name == "penstock-stream"}
 
 
-def test_a_reader_ends_with_whoever_reads():
+def test_a_reader_ends_with_its_iteration():
     before = _reading()
     dataset = stream([10_000] * 3)
     with make_loader(dataset) as loader:
@@ -302,7 +302,4 @@ def test_a_reader_ends_with_whoever_reads():
     items = dataset.open(0, 0)
     next(items)
     items.close()  # type: ignore[attr-defined]
-    deadline = time.monotonic() + 120
-    while _reading() - before and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert not _reading() - before, "those of earlier tests may end meanwhile, too"
+    wait_until(lambda: not _reading() - before, "a reader still runs")

@@ -57,7 +57,7 @@ def test_other_patterns_and_other_groups(root):
         (r"^(?P<identity>\d{4})_", r"is not found in 1 of 2 names, such as '-1_c1s1_0004"),
     ],
 )
-def test_patterns_that_make_no_sense_are_refused(root, pattern, message):
+def test_invalid_patterns_are_refused(root, pattern, message):
     with pytest.raises(ValueError, match=message) as caught:
         open_annotated(root, FilenameFields(pattern))
     assert "\n" not in str(caught.value)

@@ -115,7 +115,7 @@ def test_parquet_holds_lists_and_numbers(root):
     np.testing.assert_equal([fields["values"].tolist() for fields in found], [[1.5], [NAN], [2]])
 
 
-def test_labels_that_are_not_known_are_nan(root):
+def test_unknown_labels_are_nan(root):
     text = "image,ape,bee\na,,-1\nb,1,0\nc,nan,1\n"
     rows = read(root, CsvLabels, text, minus_one="unknown")
     np.testing.assert_equal(rows, [[NAN, NAN], [1, 0], [NAN, 1]])
@@ -169,7 +169,7 @@ def test_boxes_without_area_are_left_out_with_a_warning(root, box, caplog):
     assert "1 boxes cover an area of 0" in caplog.text and "deep/c.jpg" in caplog.text
 
 
-def test_rows_of_other_images_are_neither_read_nor_classes(root, caplog):
+def test_rows_of_other_images_are_ignored(root, caplog):
     text = f"{BOXES}gone.jpg,cow,1,2,3,4\n"
     with caplog.at_level(logging.WARNING):
         found = read(root, CsvBoxes, text)
@@ -192,7 +192,7 @@ def test_parts_share_the_classes_of_the_training_part(tmp_path, caplog):
         open_annotated(tmp_path, CsvBoxes("t.csv"), split="val")
 
 
-def test_a_mix_unites_labels_and_knows_nothing_of_those_that_a_source_lacks(tmp_path):
+def test_a_mix_unites_labels_and_marks_missing_ones_as_unknown(tmp_path):
     sources = {}
     for name, text in (("one", "a,cow|ape\n"), ("two", "a,bee\nb,ape\n")):
         write_images(tmp_path / name, NAMES[:2])

@@ -55,7 +55,7 @@ def file_of_an_earlier_run(folder: Path) -> Path:
     return path
 
 
-def test_it_is_the_storage_that_it_wraps(folder):
+def test_it_keeps_the_contract_of_its_storage(folder):
     check_storage(lambda: open_disk_cache(Records(), path=str(folder)), EXPECTED)
 
 
@@ -71,7 +71,7 @@ def test_a_later_run_hits_what_an_earlier_one_read(folder):
     assert same_as_source(cache)
 
 
-def test_images_of_another_place_are_another_cache(folder, tmp_path):
+def test_images_of_another_folder_have_their_own_cache(folder, tmp_path):
     (tmp_path / "table.csv").write_text("image,label\na.jpg,0\n")
     found = []
     for place in ("v1", "v2"):
@@ -84,7 +84,7 @@ def test_images_of_another_place_are_another_cache(folder, tmp_path):
     assert found == [b"v1v1v1v1", b"v2v2v2v2"]
 
 
-def test_each_way_of_decoding_that_matters_is_another_cache(folder):
+def test_each_way_of_decoding_has_its_own_cache(folder):
     image = {"image": photograph(40, 50), "label": 1}
     storage = MemoryStorage([image])
     caches = [filled(folder)]
@@ -115,7 +115,7 @@ def test_every_flipped_byte_is_found(folder):
     assert noticed > 10
 
 
-def test_what_is_damaged_is_dropped_counted_said_once_and_kept_anew(folder, caplog):
+def test_damaged_entries_are_replaced_counted_and_reported_once(folder, caplog):
     with open(file_of_an_earlier_run(folder), "r+b") as file:
         places = np.frombuffer(file.read(8 * 12), np.int64).copy()
         for record in range(7):
@@ -136,7 +136,7 @@ def test_what_is_damaged_is_dropped_counted_said_once_and_kept_anew(folder, capl
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.5, 0.999])
-def test_a_file_cut_short_gives_misses_and_never_a_signal(folder, share):
+def test_a_truncated_file_causes_misses_and_never_a_signal(folder, share):
     cache = filled(folder)
     os.truncate(cache.store.path, int(share * os.path.getsize(cache.store.path)))
     assert same_as_source(cache) and same_as_source(cache)

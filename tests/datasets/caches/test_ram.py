@@ -19,11 +19,11 @@ from tests.photographs import photograph
 
 
 @pytest.mark.parametrize("max_bytes", [60_000, "10MB"], ids=["half fits", "all fits"])
-def test_it_is_the_storage_that_it_wraps(max_bytes):
+def test_it_keeps_the_contract_of_its_storage(max_bytes):
     check_storage(lambda: open_ram_cache(Records(), max_bytes=max_bytes), EXPECTED)
 
 
-def test_what_is_held_is_not_read_again_and_bad_records_are():
+def test_only_bad_records_are_read_again():
     storage = MemoryStorage(fields())
     cache = open_ram_cache(storage, max_bytes="64MB")
     every = np.arange(12)
@@ -48,7 +48,7 @@ def test_no_more_memory_is_taken_than_allowed():
     assert not [name for name in shm if "penstock" in name and not name.startswith("sem.")]
 
 
-def test_decoded_pixels_are_not_copied_out_and_cannot_be_harmed():
+def test_decoded_pixels_are_read_only_views():
     storage = MemoryStorage([{"image": photograph(64, 64), "label": 1}])
     cache = open_ram_cache(storage, decode=ImageDecoder(), max_bytes="8MB", what="decoded")
     first, held = (cache.read(np.array([0]))[0].fields["image"] for _ in range(2))
@@ -68,7 +68,7 @@ def test_pixels_that_depend_on_the_crop_are_not_kept():
         open_ram_cache(storage, decode=decode, max_bytes="1MB")
 
 
-def test_records_that_cannot_be_packed_pass():
+def test_records_that_it_cannot_hold_are_read_again():
     cache = open_ram_cache(MemoryStorage([{"image": {1, 2}}, {"image": b"x"}]), max_bytes="1MB")
     for hits in range(2):
         records = counted_read(cache, np.arange(2))
@@ -84,11 +84,11 @@ def test_amounts(given, expected):
 
 
 @pytest.mark.parametrize("given", ["", "x", "4 XB", "-1GB", 0, "0", "40%", "1e9"])
-def test_what_is_no_amount_is_said_in_a_line(given):
+def test_invalid_amounts_are_refused(given):
     with pytest.raises(ValueError, match=r"^an amount such as 4GB or 500MB$"):
         parse_bytes(given)
 
 
-def test_a_limit_that_the_table_alone_would_take():
+def test_a_limit_below_the_size_of_the_table_is_refused():
     with pytest.raises(ValueError, match=r"max_bytes: 4,000 bytes.*allow more"):
         open_ram_cache(MemoryStorage([{"image": b""}] * 500), max_bytes=4000)

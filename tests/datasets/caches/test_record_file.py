@@ -77,7 +77,7 @@ def _work(store, seed: int) -> None:
             os._exit(3)
 
 
-def test_processes_that_are_killed_at_any_moment_harm_nobody(store):
+def test_killed_processes_damage_no_entry(store):
     witness = FORK.Process(target=_work, args=(store, 0), daemon=True)
     witness.start()
     rng = np.random.default_rng(1)

@@ -41,7 +41,7 @@ def given(path, *more):
 
 
 def hits_of(config, epochs):
-    """The share of the records of each epoch that were in the cache."""
+    """Return the share of the records that hit the cache, by epoch."""
     shares = []
     with build_loader(config, "train") as loader:
         for _ in range(epochs):
@@ -53,14 +53,14 @@ def hits_of(config, epochs):
 
 @pytest.mark.parametrize("cache", CACHES)
 @pytest.mark.parametrize("sampler", ["random", "shard_shuffle"])
-def test_half_of_the_data_hits_half_of_the_time_from_the_second_epoch_on(shards, cache, sampler):
+def test_a_cache_of_half_of_the_data_hits_half_of_the_reads(shards, cache, sampler):
     first, *later = hits_of(given(shards, f"sampler={sampler}", *CACHES[cache]), 4)
     assert first == 0
     assert len(set(later)) == 1, "nothing that it holds gives way"
     assert later[0] == pytest.approx(0.48, abs=0.03)
 
 
-def test_ranks_of_a_machine_share_what_lies_on_its_disk(shards, monkeypatch):
+def test_ranks_of_a_machine_share_the_cache_of_remote_files(shards, monkeypatch):
     with object_store(monkeypatch.setenv) as store:
         config = given(store.put(shards, "ranks"))
         loaders = [build_loader(config, "train", rank=rank, world_size=2) for rank in range(2)]
@@ -73,5 +73,5 @@ def test_ranks_of_a_machine_share_what_lies_on_its_disk(shards, monkeypatch):
             assert len(keys) == COUNT
         for loader in loaders:
             loader.close()
-    assert requests[0] >= COUNT / 2, "neighbours are asked for at once"
-    assert requests[1] == 0, "each rank has other records than before, and asks for none"
+    assert requests[0] >= COUNT / 2, "one request reads neighbours"
+    assert requests[1] == 0, "the ranks exchange their records without a request"

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.core.sample import BadRecord
 from penstock.datasets.sources.jsonl import JsonlSource
-from tests.contracts.source import check_source
+from tests.contracts.source import check_source, loaded
 
 
 @pytest.fixture
@@ -27,12 +27,7 @@ def file(tmp_path):
 
 def records(path: Any, **arguments: Any) -> list[Any]:
     source = pickle.loads(pickle.dumps(JsonlSource(str(path), **arguments)))
-    found = []
-    for shard in source.shards(0):
-        reader = source.read(shard, 0)
-        found += [item if isinstance(item, BadRecord) else source.load(item) for item in reader]
-        reader.close()
-    return found
+    return [record for shard in source.shards(0) for record in loaded(source, shard)]
 
 
 def test_lines_are_records_and_paths_their_content(file):

@@ -18,7 +18,7 @@ from penstock.datasets.sources import kafka
 from penstock.datasets.sources.kafka import KafkaSource
 from penstock.pipeline.build import settle
 from penstock.pipeline.training.run_folder import SOURCE, settled
-from tests.contracts.source import check_source
+from tests.contracts.source import check_source, loaded
 from tests.laws.runs import INLINE, digests, loader_of, rest, rows
 from tests.laws.test_streams import WAYS
 from tests.tcp_proxy import TcpProxy
@@ -64,7 +64,7 @@ def topic(request):
 
 @pytest.fixture
 def proxy(broker):
-    """A proxy that brokers are known by: their port is replaced in every answer."""
+    """Return a proxy; it replaces the port of the broker in every answer."""
     own = struct.pack(">i", broker.port)
     proxy = TcpProxy(
         (broker.host, broker.port),
@@ -74,13 +74,9 @@ def proxy(broker):
     proxy.close()
 
 
-def items(source, epoch=0, shards=None):
-    found = []
-    for shard in shards or source.shards(epoch):
-        reader = pickle.loads(pickle.dumps(source)).read(shard, 0)
-        found += [e if isinstance(e, BadRecord) else source.load(e) for e in reader]
-        reader.close()
-    return found
+def items(source, epoch=0):
+    return [record for shard in source.shards(epoch)
+            for record in loaded(pickle.loads(pickle.dumps(source)), shard)]  # fmt: skip
 
 
 def test_offsets_are_records_in_ranges_of_partitions(broker, topic):
@@ -138,7 +134,7 @@ def test_bad_messages_spoil_no_other(broker, topic):
     assert "lacks 'lable'" in items(other)[0].cause
 
 
-def test_what_retention_deleted_is_bad_at_its_own_position(broker, topic):
+def test_deleted_messages_are_bad_records_at_their_positions(broker, topic):
     # Of a partition these brokers keep the newest 5 MB.
     broker.put(topic, 40, partitions=1, value=lambda n: bytes(200_000))
     given = {topic: {0: [0, 40]}}
@@ -166,7 +162,7 @@ def test_connections_that_break_change_nothing(broker, topic, proxy):
     assert proxy.cuts and proxy.passed > 500_000
 
 
-def test_a_broker_that_goes_away_is_a_line(broker, topic, proxy, monkeypatch):
+def test_a_broker_that_goes_away_is_one_clear_error(broker, topic, proxy, monkeypatch):
     broker.put(topic, 6, partitions=1, value=lambda n: bytes(400_000))
     source = KafkaSource(f"127.0.0.1:{proxy.port}", topic=topic)
     reader = source.read(source.shards(0)[0], 0)
@@ -196,7 +192,7 @@ def test_a_broker_that_goes_away_is_a_line(broker, topic, proxy, monkeypatch):
         ({"offsets": {"here": {0: [9, None]}}}, "dataset.source.epoch_messages=1000"),
     ],
 )
-def test_mistakes_are_a_line(broker, topic, arguments, said):
+def test_mistakes_are_one_clear_error(broker, topic, arguments, said):
     broker.put("here", 1)
     with pytest.raises(ValueError, match=said) as caught:
         KafkaSource(broker.servers, **{"topic": "here", **arguments})
@@ -205,7 +201,7 @@ def test_mistakes_are_a_line(broker, topic, arguments, said):
 
 @pytest.fixture(scope="module")
 def config(broker):
-    """A config whose offsets are not settled; and how many messages train."""
+    """Return a config without settled offsets."""
     broker.put("photos", 61)
     broker.put("photos-val", 9)
     typed = """dataset=stream dataset/source=kafka dataset.val_path=photos-val
@@ -217,7 +213,7 @@ def config(broker):
 
 @pytest.fixture(scope="module")
 def expected(broker, config):
-    """A config whose offsets are settled, and the hashes of two epochs."""
+    """Return a config with settled offsets, and the hashes of two epochs."""
     given = settle(config)
     broker.put("photos", 5)
     return given, digests(given, **INLINE)
@@ -247,7 +243,7 @@ def test_ranks_share_what_one_of_them_found(broker, config):
     assert {*given["dataset"]["source"]["offsets"]} == {"photos", "photos-val"}
 
 
-def test_a_run_that_goes_on_reads_what_it_began_with(broker, config, tmp_path):
+def test_a_resumed_run_reads_its_own_offsets(broker, config, tmp_path):
     began = settled(config, tmp_path)
     broker.put("photos", 7)
     again = settled(config, tmp_path)

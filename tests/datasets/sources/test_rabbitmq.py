@@ -44,7 +44,7 @@ class Server:
             )  # fmt: skip
 
     def left(self):
-        """Count the messages that wait, those of connections that have ended among them."""
+        """Count the waiting messages, with the unacknowledged ones of ended connections."""
         return self.channel.queue_declare(self.queue, passive=True).method.message_count
 
 
@@ -111,7 +111,7 @@ def test_an_epoch_ends_when_nothing_comes(server):
 
 
 @service
-def test_a_connection_that_is_lost_gives_again_what_no_checkpoint_holds(server, proxy, caplog):
+def test_after_a_lost_connection_unacknowledged_messages_come_again(server, proxy, caplog):
     server.put(30)
     source = RabbitSource(through(proxy), queue=server.queue, idle_s=60)
     reader = source.read(server.queue, 0)
@@ -133,7 +133,7 @@ def test_a_connection_that_is_lost_gives_again_what_no_checkpoint_holds(server, 
 
 @service
 @pytest.mark.parametrize("deleted", [True, False])
-def test_a_broker_or_a_queue_that_stays_away_is_a_line(server, proxy, monkeypatch, deleted):
+def test_a_missing_broker_or_queue_is_one_clear_error(server, proxy, monkeypatch, deleted):
     monkeypatch.setattr(rabbitmq, "get_retry_s", lambda: 0.3)
     server.put(3)
     source = RabbitSource(through(proxy), queue=server.queue)
@@ -159,7 +159,7 @@ def test_a_broker_or_a_queue_that_stays_away_is_a_line(server, proxy, monkeypatc
         ("env:NOT_THERE", "'NOT_THERE' is not set; type export"),
     ],
 )
-def test_mistakes_are_a_line(url, said):
+def test_mistakes_are_one_clear_error(url, said):
     host = URL.partition("@")[2].partition("/")[0]
     with pytest.raises((ValueError, StreamError), match=said) as caught:
         RabbitSource(url.replace("{host}", host), queue="none")
@@ -175,7 +175,7 @@ def typed(server, tmp_path, *more):
 
 
 @service
-def test_a_run_acknowledges_what_its_checkpoints_hold_and_goes_on(server, tmp_path):
+def test_a_run_acknowledges_the_messages_of_its_checkpoints(server, tmp_path):
     server.put(50)
     steps = ["trainer.max_epochs=1", "dataset.source.count=40"]
     config = compose(typed(server, tmp_path, *steps, "trainer.max_steps=3"))

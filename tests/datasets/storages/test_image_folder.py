@@ -15,8 +15,8 @@ from penstock.datasets.files import access as file_access
 from penstock.datasets.storages import image_folder
 from penstock.datasets.storages.image_folder import ImageFolder, ImageFolderWriter
 from penstock.datasets.writing import write_storage
+from tests.contracts.records import ListedRecords
 from tests.datasets.storages.checks import check_with_copy, keys, refusal
-from tests.datasets.writers.writer_contract import ListedRecords, check_writer
 
 
 def put(root, files):
@@ -202,10 +202,6 @@ def small() -> ImageFolderWriter:
     writer = ImageFolderWriter()
     writer.part_records = 5
     return writer
-
-
-def test_contract_of_the_writer(tmp_path):
-    check_writer(small, tmp_path)
 
 
 def listed(keys, *, names=("a", "b"), **more):

@@ -8,10 +8,9 @@ import zipfile
 import numpy as np
 import pytest
 
-from penstock.datasets.storages.zip import ZipStorage, ZipWriter
+from penstock.datasets.storages.zip import ZipStorage
 from tests.contracts.storage import check_storage, summary
 from tests.datasets.storages.checks import check_with_copy, keys, refusal
-from tests.datasets.writers.writer_contract import check_writer
 
 rng = np.random.default_rng(0)
 
@@ -120,7 +119,3 @@ def test_a_member_that_says_it_is_huge_takes_no_memory(tmp_path):
         causes.append(bad.cause)
     said = ("should have 100", "should have 805,306,368", "more than dataset.max_record_bytes")
     assert all(words in cause for words, cause in zip(said, causes, strict=True))
-
-
-def test_contract_of_the_writer(tmp_path):
-    check_writer(lambda: ZipWriter(part_records=5), tmp_path)

@@ -1,4 +1,4 @@
-"""Parquet and Arrow as they are written in parts, and as other programs see them."""
+"""Packed Parquet: the view of other programs, values of late records, and damage."""
 
 from __future__ import annotations
 
@@ -7,20 +7,12 @@ import json
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 
 from penstock.core.sample import BadRecord
-from penstock.datasets.storages.arrow import ArrowStorage, ArrowWriter
 from penstock.datasets.storages.parquet import ParquetStorage, ParquetWriter
 from penstock.datasets.writing import write_storage
-from tests.datasets.writers.writer_contract import ListedRecords, assert_equal_records, check_writer
-
-FORMS = {"parquet": (ParquetWriter, ParquetStorage), "arrow": (ArrowWriter, ArrowStorage)}
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_contract(tmp_path, form):
-    check_writer(lambda: FORMS[form][0](group_rows=3, part_records=5), tmp_path)
+from tests.contracts.packing import assert_equal
+from tests.contracts.records import ListedRecords
 
 
 def records(count):
@@ -39,7 +31,7 @@ def records(count):
     }
 
 
-def test_others_see_plain_columns(tmp_path):
+def test_other_programs_see_plain_columns(tmp_path):
     source = ListedRecords(records(25), ("cat", "dog"))
     write_storage(ParquetWriter(group_rows=4, part_records=10), tmp_path / "p", source)
     names = sorted(file.name for file in (tmp_path / "p").iterdir())
@@ -57,7 +49,7 @@ def test_others_see_plain_columns(tmp_path):
     assert few[0].fields == {"label": 1, "caption": "ü 3"}
 
 
-def test_what_the_samples_did_not_show_comes_back_too(tmp_path):
+def test_values_that_the_first_records_lack_come_back(tmp_path):
     found = records(100)
     found["k37"] |= {"tokens": np.zeros((1, 5), np.float16), "caption": None, "new": b"x",
                      "width": 1 << 70, "a/b": 1.5, "": [None], "Boxes": np.zeros(()),
@@ -66,7 +58,7 @@ def test_what_the_samples_did_not_show_comes_back_too(tmp_path):
     found["k39"]["image"] = np.zeros((2, 2, 3), np.uint8)
     source = ListedRecords(found, ("cat", "dog"))
     write_storage(ParquetWriter(), tmp_path / "p", source)
-    assert_equal_records(ParquetStorage(str(tmp_path / "p")), source)
+    assert_equal(ParquetStorage(str(tmp_path / "p")), source.records)
     few = ParquetStorage(str(tmp_path / "p"), columns=["mask", "boxes"]).read(np.array([37]))
     assert sorted(few[0].fields) == ["boxes", "mask"]
 

@@ -216,7 +216,7 @@ def test_a_packed_folder_is_checked_by_its_path_alone(photographs, tmp_path, cap
 
 def test_images_change_alike_whatever_the_number_of_workers(photographs, tmp_path, monkeypatch):
     from penstock.datasets.storages.lmdb import LmdbWriter
-    from tests.datasets.writers.writer_contract import contents
+    from tests.contracts.storage import contents
 
     monkeypatch.setattr(LmdbWriter, "part_records", 3)
     for name, workers in (("a", 0), ("b", 2)):

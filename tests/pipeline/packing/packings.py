@@ -13,7 +13,7 @@ import numpy as np
 from penstock.core.sample import BadRecord, Record
 from penstock.datasets.storages.lmdb import LmdbWriter
 from penstock.pipeline.packing.run import Packing
-from tests.datasets.writers.writer_contract import ListedRecords, records_of
+from tests.contracts.records import ListedRecords, records_of
 from tests.pipeline.packing.killing import packing_of
 
 KINDS = frozenset(("keys", "files", "labels", "shapes", "values"))

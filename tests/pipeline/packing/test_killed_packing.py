@@ -16,7 +16,8 @@ import pytest
 
 from penstock.pipeline.config.components import register_components
 from penstock.pipeline.packing.run import pack
-from tests.datasets.writers.writer_contract import contents, records_of
+from tests.contracts.records import records_of
+from tests.contracts.storage import contents
 from tests.pipeline.packing.killing import check_killed, pack_killed
 from tests.pipeline.packing.packings import KINDS, Deadly, packing
 from tests.waiting import wait_until
@@ -130,7 +131,7 @@ from dataclasses import replace
 from pathlib import Path
 from penstock.pipeline.config.components import register_components
 from penstock.pipeline.packing.run import pack
-from tests.datasets.writers.writer_contract import records_of
+from tests.contracts.records import records_of
 from tests.pipeline.packing.packings import KINDS, Held, packing
 
 if __name__ == "__main__":

@@ -12,7 +12,9 @@ from penstock.pipeline.commands import main
 from penstock.pipeline.config.components import register_components
 from penstock.pipeline.packing.run import pack
 from tests.cluster import another_machine, local_cluster
-from tests.datasets.writers.writer_contract import contents, holdable, records_of
+from tests.contracts.records import KINDS as ALL_KINDS
+from tests.contracts.records import records_of
+from tests.contracts.storage import contents
 from tests.laws.conftest import make_photos
 from tests.pipeline.packing.killing import packing_of
 from tests.pipeline.packing.packings import KINDS, Deadly, packing
@@ -43,7 +45,7 @@ def hidden(tmp_path_factory):
 def test_the_bytes_are_those_of_one_machine(form, hidden):
     writer = WRITERS[form]()
     writer.part_records = 5
-    source = {"train": records_of(holdable(writer))}
+    source = {"train": records_of(ALL_KINDS - writer.cannot_hold)}
     (hidden / form / "here").mkdir(parents=True)
     here = packing_of(hidden / form / "here", writer, form, source)
     assert pack(here) == 0

@@ -16,7 +16,8 @@ from penstock.pipeline.config.components import register_components
 from penstock.pipeline.config.compose import configure
 from penstock.pipeline.packing.run import pack
 from tests.cluster import local_cluster, where_penstock_is_missing
-from tests.datasets.writers.writer_contract import contents, records_of
+from tests.contracts.records import records_of
+from tests.contracts.storage import contents
 from tests.laws.conftest import make_photos
 from tests.pipeline.packing.packings import KINDS, Deadly, packing
 from tests.programs import PENSTOCK

@@ -24,9 +24,10 @@ from penstock.pipeline.tasks.instances import Instances
 from penstock.pipeline.tasks.multi import Multi
 from penstock.transforms.cpu.stack import Stack
 from penstock.transforms.decode.image import ImageDecoder
+from tests.contracts.components import storage_at
+from tests.contracts.records import ListedRecords
 from tests.contracts.task import check_task
 from tests.datasets.annotations.annotated import fields_of, open_annotated, write_images
-from tests.datasets.writers.writer_contract import ListedRecords, open_written
 
 register_components()
 WRITERS = {each.name: each.target for each in registry.components("writer")}
@@ -82,7 +83,7 @@ def test_packed_masks_are_the_same_to_the_bit(tmp_path, form):
               for r in source.read(np.arange(2))]  # fmt: skip
     records = ListedRecords({r.key: r.fields for r in wanted})
     write_storage(WRITERS[form](), tmp_path / "packed", records)
-    found = open_written(WRITERS[form](), tmp_path / "packed").read(np.arange(2))
+    found = storage_at(form, tmp_path / "packed").read(np.arange(2))
     for one, other in zip(found, wanted, strict=True):
         masks, whole = (ImageDecoder()(record)["box_masks"] for record in (one, other))
         assert masks.dtype == np.uint8 and np.array_equal(masks, whole)
