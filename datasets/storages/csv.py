@@ -26,7 +26,7 @@ from penstock.datasets.records.labels import MISSING
 from penstock.datasets.storages.arrow import ArrowFile
 
 _BLOCK_BYTES = 1 << 25  # no row may be longer
-_PARSER = 4  # raise it when the same file gives other columns
+_PARSER = 5  # raise it when the same file gives other columns
 _MISSING = (*MISSING, "?", "N/A", "n/a", "NULL")
 _CODE = "^[+-]?0[0-9xX]"  # a code such as 007 is text
 
@@ -60,9 +60,10 @@ class ParsedFiles(DataFiles):
 class CsvStorage(TableStorage):
     """A CSV file: every row is a record, every column a field of its name.
 
-    The first line names the columns, each of the narrowest type that holds its values. Missing
-    values (empty, ``NA``, ``NaN``, ``null``, ``?``) are NaN among numbers, and None among texts.
-    The file is parsed once, until it changes; a run keeps the columns that it opened first.
+    The first line names the columns, each of the narrowest type that holds its values, without the
+    spaces around them. Missing values (empty, ``NA``, ``NaN``, ``null``, ``?``) are NaN among
+    numbers, and None among texts. The file is parsed once, until it changes; a run keeps the
+    columns that it opened first.
 
     Args:
         path: The file, or the folder of ``train.csv`` and ``val.csv``. Commas, tabs, semicolons or
@@ -110,6 +111,8 @@ class CsvStorage(TableStorage):
         import pyarrow.csv
 
         _, names = next(_rows(path), (0, []))
+        if not names:
+            raise ValueError(f"csv {path}: it is empty; write a first line with the columns' names")
         local, delimiter = _local(path)
         data = Path(local).read_bytes()
         read = pa.csv.ReadOptions(block_size=_BLOCK_BYTES)
@@ -123,6 +126,7 @@ class CsvStorage(TableStorage):
             raise ValueError(f"csv {path}: {error}") from error
         if b'"' in data or data.count(b"\r") != data.count(b"\r\n"):
             deque(_rows(path), 0)  # raises for an open quote, which pyarrow does not notice
+        names = [name.strip() for name in names]
         columns = [self._typed(*pair) for pair in zip(names, table.columns, strict=True)]
         table = pa.table(columns, names=names).combine_chunks()
         with pa.OSFile(str(copy), "wb") as sink, pa.ipc.new_file(sink, table.schema) as file:
@@ -133,11 +137,9 @@ class CsvStorage(TableStorage):
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        form = self.form
-        if name == ("label" if form.label_column is None else form.label_column):
-            # A missing label is refused with its text.
-            kinds, texts = [pa.int64()], pc.utf8_trim_whitespace(texts)
-        else:
+        form, kinds, texts = self.form, [pa.int64()], pc.utf8_trim_whitespace(texts)
+        # A missing label is refused with its text.
+        if name != ("label" if form.label_column is None else form.label_column):
             is_missing = pc.is_in(texts, pa.array(_MISSING, texts.type))
             kinds, texts = [pa.int64(), pa.float64()], pc.if_else(is_missing, None, texts)
         is_key = name in (form.key_column, form.image_column, "key", *form.image_names)

@@ -101,7 +101,7 @@ def test_paths_and_links_stay_below_the_root(tmp_path):
 
 
 FILES = {
-    "empty": (b"", {}, "cannot be read .Empty CSV file"),
+    "empty": (b"", {}, "it is empty; write a first line"),
     "column_twice": (b"a,b,a\n1,2,3\n", {}, "2 column 'a', expected one"),
     "long_row": (b"a,b\n1,2\n1,2,3\n", {}, "line 3: got 3 values, expected 2"),
     "open_quote": (b'a,b\n1,2\n"3,4\n', {}, "cannot be read as a CSV"),
