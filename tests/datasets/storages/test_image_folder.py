@@ -148,9 +148,9 @@ def test_a_csv_may_name_its_columns_and_a_part_of_the_files(tmp_path, caplog):
     assert [record.key for record in storage.read(np.arange(2))] == ["b.jpg", "d.jpg"]
     assert storage.index.column("label").tolist() == [1, 0]
     assert "2 of 4 records have no row" in caplog.text
-    assert "'a.jpg', 'c.jpg', and are accepted" in caplog.text
+    assert "'a.jpg', 'c.jpg'; they are left out" in caplog.text
     assert "dataset.storage.unlabelled=leave_out" in caplog.text
-    with pytest.raises(ValueError, match=r"type dataset.storage.unlabelled=leave_out to"):
+    with pytest.raises(ValueError, match=r"type dataset.storage.unlabelled=leave_out"):
         len(ImageFolder(root, **labels, unlabelled="error"))
     put(tmp_path / "d", {f"{name}.jpg": b"" for name in "efg"})
     with pytest.raises(ValueError, match="5 of 7 records have no row"):
