@@ -32,11 +32,11 @@ def stacked(records: Sequence[Record], *, texts: bool = False) -> dict[str, NDAr
         form = _form(name, first.fields.get(name), texts)
         for record in records:
             if form is None or _form(name, record.fields.get(name), texts) != form:
+                both = " and ".join(dict.fromkeys([_shown(first, name), _shown(record, name)]))
                 raise ValueError(
-                    f"pack: the field {name!r} is {_shown(first, name)} and "
-                    f"{_shown(record, name)}; the rows of an array are numbers of one type and "
-                    f"shape: pack it as lmdb, drop it, or, for images of one size in files, give "
-                    f"pack.raw=1"
+                    f"pack: the field {name!r} is {both}; the rows of an array are numbers of one "
+                    f"type and shape: pack it as lmdb, drop it, or, for images of one size in "
+                    f"files, give pack.raw=1"
                 )
         values: list[Any] = [record.fields[name] for record in records]
         arrays[name] = array = np.array(values, object if form in (str, bytes) else None)

@@ -24,7 +24,8 @@ from tests.contracts.storage import contents, summary
 
 def holdable(writer: Any) -> frozenset[str]:
     """Return the kinds of records that a writer declares to hold."""
-    assert writer.cannot_hold <= set(KINDS), writer.cannot_hold - set(KINDS)
+    unknown = writer.cannot_hold - set(KINDS)
+    assert not unknown, f"cannot_hold has {unknown}, expected some of {', '.join(KINDS)}"
     return frozenset(KINDS) - writer.cannot_hold
 
 
@@ -72,11 +73,16 @@ def check_writer(make_writer: Callable[[], Any], tmp_path: Path) -> None:
     for method in ("begin", "write_part", "finish"):
         ours = inspect.signature(getattr(type(writer), method)).parameters
         assert list(ours) == list(inspect.signature(getattr(Writer, method)).parameters), method
-    assert writer.part_records <= 5, "so that there are several parts"
+    few = f"set part_records to 5 or less, so that there are several parts: {writer.part_records}"
+    assert writer.part_records <= 5, few
     assert vars(pickle.loads(pickle.dumps(writer))) == vars(writer)
     held = holdable(writer)
     source = records_of(held)
-    write_storage(make_writer(), tmp_path / "whole", source)
+    try:
+        write_storage(make_writer(), tmp_path / "whole", source)
+    except ValueError as error:
+        error.add_note(f"name what the format cannot hold in cannot_hold, of {', '.join(KINDS)}")
+        raise
     assert_equal_records(open_written(writer, tmp_path / "whole"), source)
     names = [file.name for file in (tmp_path / "whole").rglob("*")]
     assert not [name for name in names if name.startswith(".")], "temporary files"
