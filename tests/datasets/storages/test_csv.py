@@ -79,6 +79,13 @@ def test_missing_values(tmp_path):
     assert (first.key, second.key) == ("00000000", "00000001")
 
 
+def test_spaces_around_values_do_not_count(tmp_path):
+    (tmp_path / "t.csv").write_text("age, work, label\n 39, a b, x\n ?, ?, y\n")
+    first, second = CsvStorage(str(tmp_path / "t.csv")).read(np.arange(2))
+    assert first.fields == {"age": 39.0, "work": "a b", "label": 0}
+    assert math.isnan(second.fields["age"]) and second.fields["work"] is None
+
+
 def test_columns_keys_and_labels(tmp_path):
     path = put(tmp_path / "t.csv", ROWS, images=NAMES)
     records = CsvStorage(path, key_column="zip", columns=["age"]).read(np.arange(3))
