@@ -212,6 +212,10 @@ class RecordAnnotations(ABC):
     def fingerprint(self) -> str:
         """Return a hash of all annotations."""
 
+    def state(self) -> Any:
+        """Return plain values that change with the files that `fields` reads; None without any."""
+        return None
+
 
 # Source: the shards of a stream.
 

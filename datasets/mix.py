@@ -134,6 +134,10 @@ class MixDataset(Dataset):
                 mixed[field] = united(sample[field], ids)
         for field, (places, count) in self.index.places[number].items():
             if field in sample and _is_by_class(values := sample[field]):
+                if values.ndim > 1:  # keypoints
+                    remedy = f"type dataset.sources.{name}.dataset.keys={{{field}:null}}"
+                    said = "has other names than another source, expected the same"
+                    raise ValueError(f"dataset mix: {field!r} of {name!r} {said}; {remedy}")
                 mixed[field] = np.full(count, np.nan, values.dtype)
                 mixed[field][places] = values
         return mixed

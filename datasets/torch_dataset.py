@@ -81,6 +81,9 @@ def open_torch(
         items.class_names = tuple(names)
     share = val_fraction if val_args is None and split != "test" else None
     if not issubclass(cls, IterableDataset):
+        if readers > 1:
+            said = "reads in parts, and this is a map-style Dataset; type dataset.readers=1"
+            raise ValueError(f"{items.name}: dataset.readers={readers} {said}")
         return TorchMapDataset(items, split, share)
     return TorchStreamDataset(items, split, share, readers)
 

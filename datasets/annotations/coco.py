@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,8 @@ from penstock.datasets.annotations.label_source import (
     whole_number,
 )
 from penstock.datasets.records.matching import plain
+
+log = logging.getLogger(__name__)
 
 _BROKEN = (KeyError, TypeError, ValueError, AttributeError, OverflowError)
 
@@ -72,9 +75,13 @@ class CocoAnnotations:
             rows = dict.fromkeys([number for number, _ in images.values()], -1)
             if len(rows) < len(content["images"]):
                 raise ValueError("two images have the same id or file_name")
-            rows |= dict.fromkeys([each["image_id"] for each in content["annotations"]], -1)
+            stray = [i for each in content["annotations"] if (i := each["image_id"]) not in rows]
+            rows |= dict.fromkeys(stray, -1)
         except (OSError, *_BROKEN) as error:
             raise ValueError(f"{source.where}: is no COCO file: {_said(error)}") from error
+        if stray:
+            said = f"{len(stray):,} annotations have an image_id of no image, such as {stray[0]!r}"
+            log.warning("%s: %s; they are left out", source.where, said)
         for row, entry in enumerate(source.match(list(images), what="entry")):
             if entry is not None:
                 number, sides = images[entry]

@@ -109,11 +109,14 @@ class LabelSource:
 
     def match_files(self, ending: str, **messages: str) -> list[LabelFile | None]:
         """Return the file of each record below the folder."""
-        found = {}
+        found: dict[str, LabelFile] = {}
         for key in map(os.fsdecode, scan_files(self.path, endings=(ending.split(".")[-1],)).keys):
             file = LabelFile.at(os.path.join(self.path, key))
             if file is not None and key.lower().endswith(ending.lower()):
-                found[plain(key[: -len(ending)])] = file
+                other = found.setdefault(plain(key[: -len(ending)]), file)
+                if other is not file:
+                    said = f"{other.path} and {key} have the same name; keep one"
+                    raise ValueError(f"{self.where}: {said}")
         entries = self.match(list(found), **messages)
         files = [None if entry is None else found[entry] for entry in entries]
         self.files = [*self.files, *files]
@@ -180,7 +183,7 @@ class Objects:
     def found(self, names: Mapping[str, Sequence[str]], *, normalized: bool = False) -> Found:
         """Return the fields of all records; clip boxes, and drop those without area."""
         source, settings = self._source, vars(self._source.component)
-        keys, rescales = source.records.keys, settings.get("rescale", False)
+        keys, rescales = source.records.keys, settings.get("rescale", False) and not normalized
         records, whole = _rows(self.boxes, 5)
         of_points, points = _rows(self.points, 4)
         sizes = np.full((len(keys), 2), 1 if normalized else np.inf)

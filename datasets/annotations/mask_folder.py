@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import RecordsToLabel
+from penstock.core.machine_cache import signature_of
 from penstock.core.registry import register
 from penstock.datasets.annotations.label_source import Found, LabelSource, RecordFields
 from penstock.datasets.files.access import MissingFile, read_file
@@ -49,15 +50,21 @@ class MaskFolder:
             for file in filter(None, files)
         ]
         table = source.table(lambda: Found(masks, {}, {}))
-        return [MaskFiles(table, source.path, {} if names is None else {"mask": names})]
+        state = signature_of(files=source.files)
+        return [MaskFiles(table, source.path, {} if names is None else {"mask": names}, state)]
 
 
 class MaskFiles(RecordFields):
     """A mask file for each record."""
 
-    def __init__(self, table: Table, folder: str, classes: Mapping[str, tuple[str, ...]]) -> None:
+    def __init__(
+        self, table: Table, folder: str, classes: Mapping[str, tuple[str, ...]], state: str
+    ) -> None:
         super().__init__(table)
-        self._folder, self.classes = folder, classes
+        self._folder, self.classes, self._state = folder, classes, state
+
+    def state(self) -> str:
+        return self._state
 
     def fields(self, indices: NDArray[np.int64]) -> list[dict[str, Any] | str]:
         found: list[Any] = super().fields(indices)

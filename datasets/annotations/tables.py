@@ -251,7 +251,7 @@ class CsvBoxes(_FromTable):
             if label:
                 objects.boxes.append((record, *boxes[row].tolist()))
                 objects.names.append(label)
-                objects.sizes |= {record: size} if size else {}
+                objects.sizes |= {record: size} if size and not shares else {}
             elif not np.isnan(boxes[row]).all():
                 raise table.error(row, "the class is empty; fill it in, or empty the box")
         return objects.found({}, normalized=shares)

@@ -59,8 +59,9 @@ class VocAnnotations:
             label = (node.findtext("name") or "").strip()
             if not label:
                 raise ValueError("an object lacks a name")
+            texts = {each.tag: each.text for each in node.iterfind("bndbox/*")}
             names = ("xmin", "ymin", "xmax", "ymax")
-            edges = [number_of(node.findtext(f"bndbox/{name}") or "", name) for name in names]
+            edges = [number_of(texts.get(name) or "", name) for name in names]
             if self.one_based:  # the last pixel is inclusive, so its far edge keeps its number
                 edges[:2] = [edge - 1 for edge in edges[:2]]
             objects.boxes.append((row, *edges))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, field
+from itertools import chain
 from pathlib import Path
 from typing import Literal
 
-import numpy as np
 import yaml
 
 from penstock.core.contracts import RecordsToLabel
@@ -126,7 +126,7 @@ class _Layout:
     def _add(self, words: Sequence[str], line: str, row: int, objects: Objects) -> None:
         """Add the object of a line: its class, and its box with keypoints, or its polygon."""
         try:
-            label, values = int(words[0]), np.array(words[1:], np.float64)
+            label, values = int(words[0]), list(map(float, words[1:]))
         except ValueError:
             raise ValueError(f"{line} is {' '.join(words)[:60]!r}, expected numbers") from None
         count, expected = len(values), 4 + self.points * self.values
@@ -136,21 +136,25 @@ class _Layout:
         if count != expected if self.points else count < 4 or count % 2:
             said = f"{line} has {count} numbers behind the class, expected {expected} (a box, and "
             raise ValueError(f"{said}keypoints by kpt_shape in data.yaml), or a polygon's corners")
-        points = values[4:].reshape(self.points, self.values) if self.points else values[:0]
-        places = np.append(values[:4], points[:, :2]) if self.points else values
-        if not (abs(places - 0.5) <= 0.5 + _TOLERANCE).all():
+        points = [values[n : n + self.values] for n in range(4, count, self.values) if self.points]
+        places = chain(values[:4], *(point[:2] for point in points)) if self.points else values
+        if not all(-_TOLERANCE <= place <= 1 + _TOLERANCE for place in places):
             raise ValueError(f"{line} has numbers outside of 0 to 1, expected shares of the image")
-        low, high = values[:2] - values[2:4] / 2, values[:2] + values[2:4] / 2
+        x, y, width, height = values[:4]
+        edges = x - width / 2, y - height / 2, x + width / 2, y + height / 2
         self.counts.add(count)
         if count > 4 and not self.points:
-            corners = values.reshape(-1, 2)
-            within = (low - _TOLERANCE <= corners[2:]) & (corners[2:] <= high + _TOLERANCE)
-            self.like_pose = self.like_pose and bool(within.all())
-            low, high = corners.min(0), corners.max(0)
+            xs, ys = values[::2], values[1::2]
+            within = all(
+                low - _TOLERANCE <= min(side[2:]) and max(side[2:]) <= high + _TOLERANCE
+                for side, low, high in ((xs, edges[0], edges[2]), (ys, edges[1], edges[3]))
+            )
+            self.like_pose = self.like_pose and within
+            edges = min(xs), min(ys), max(xs), max(ys)
         for x, y, *stated in points:  # without visibility, (0, 0) is unlabelled
             visibility = stated[0] if stated else 2.0 * (x != 0 or y != 0)
             if visibility not in (0, 1, 2):
                 raise ValueError(f"{line} has a keypoint of visibility {visibility:g}")
             objects.points.append((row, x, y, visibility))
         objects.names.append(str(label) if self.classes is None else self.classes[label])
-        objects.boxes.append((row, *low, *high))
+        objects.boxes.append((row, *edges))

@@ -39,11 +39,12 @@ def open_disk_cache(
 ) -> Storage:
     """Records on a local disk, with checksums, for data that is slow to read.
 
-    Later and concurrent runs share the cache of a data set. A file of the data that is overwritten
-    in place with equal size and times goes unnoticed: empty the folder then.
+    Later and concurrent runs share the cache of a data set. A changed file of the data begins a
+    new one. Changed rows of a database server, and files that change with equal size and times, go
+    unnoticed: empty the folder then.
 
-    Writing stops when less than a tenth of the disk is free. If the folder is
-    not writable, the cache is off, with a warning.
+    Writing stops when less than a tenth of the disk is free. If the folder is not writable, the
+    cache is off, with a warning.
 
     Args:
         storage: The storage to cache.
@@ -67,6 +68,8 @@ def open_disk_cache(
     except OSError as error:
         _log.warning("dataset/cache=disk is off: its folder cannot be written (%s)", error)
         return storage
+    if content[-1] is None:
+        _log.info("dataset/cache=disk: if values in %s change, empty %s", storage, folder)
     return CachedStorage(storage, store, prepare=prepare)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import numpy as np
@@ -12,9 +13,10 @@ from numpy.typing import NDArray
 from penstock.core.sample import BadRecord, Record, RecordError
 from penstock.datasets.columnar.form import TableFile, TableForm
 from penstock.datasets.columnar.images import image_bytes
-from penstock.datasets.files.access import MissingFile, absolute_path, read_each
+from penstock.datasets.files.access import MissingFile, absolute_path, is_url, read_each
 from penstock.datasets.files.group_cache import GroupCache
 from penstock.datasets.records.file_storage import FileStorage
+from penstock.datasets.records.indexed_storage import files_mark
 from penstock.datasets.records.table import Table, by_part
 
 if TYPE_CHECKING:
@@ -107,6 +109,17 @@ class TableStorage(FileStorage):
 
         texts = {column: Texts() for column, is_text in self._plain.items() if is_text}
         return super().open(), GroupCache(_OPEN_FILES), GroupCache(self.cache_bytes), texts
+
+    def state(self) -> Any:
+        """Return also the times of the image files that rows name."""
+        state, names = super().state(), list[str]()
+        if (paths := self._roles.paths) is None or is_url(self._image_root):
+            return state
+        for name, (file_bytes, _) in zip(self._files.names, self._files.marks, strict=True):
+            with suppress(RecordError):  # rows of a damaged file are bad records
+                table = self.form_class.open(self._files.open(name), file_bytes)
+                names += filter(None, table.column(paths).to_pylist())
+        return [state, files_mark(self._image_root, names)]
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read rows; rows of a damaged group are bad records."""

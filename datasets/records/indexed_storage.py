@@ -15,10 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from penstock.core.contracts import Storage
+from penstock.core.machine_cache import signature_of
 from penstock.core.processes import leave_to_parent
 from penstock.core.sample import BadRecord, Record, too_large
 from penstock.datasets.files.access import is_there, is_url
 from penstock.datasets.files.local_copies import copied_urls, copy_again
+from penstock.datasets.records.label_files import LabelFile
 from penstock.datasets.records.labels import LABEL_VERSION
 from penstock.datasets.records.table import Table, cached_index
 
@@ -180,6 +182,12 @@ def content_mark(storage: Storage) -> str | None:
     if (state := storage.state()) is None:
         return None
     return json.dumps([storage.fingerprint(), state], sort_keys=True, default=repr)
+
+
+def files_mark(root: str, names: Iterable[str | bytes]) -> str:
+    """Return a hash of the sizes and modification times of files, to detect changes."""
+    found = (LabelFile.at(os.path.join(root, os.fsdecode(name))) for name in names)
+    return signature_of(files=[file and (file.size_bytes, file.mtime_ns) for file in found])
 
 
 def file_mark(path: str | Path) -> list[int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -142,7 +141,7 @@ def _text(value: object) -> str:
 
 def number_of(text: str, name: str = "it") -> float:
     """Parse a number; raise ValueError with its name."""
-    with suppress(ValueError):
-        if "_" not in text:  # Python allows underscores in numbers
-            return float(text)
-    raise ValueError(f"{name} is {text[:100]!r}, expected a number")
+    try:
+        return float("" if "_" in text else text)  # Python allows underscores in numbers
+    except ValueError:
+        raise ValueError(f"{name} is {text[:100]!r}, expected a number") from None

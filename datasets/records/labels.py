@@ -295,7 +295,7 @@ class FileLabels:
             entries = matched(
                 keys, list(labels), self.unlabelled,
                 place=self.folder, where=f"{where}: labels={self.source}", its_own=False,
-                remedy="type dataset.storage.unlabelled=leave_out to leave them out",
+                remedy="type dataset.storage.unlabelled=leave_out", instead="they are left out",
             )  # fmt: skip
             names = [labels[entry] for entry in entries if entry is not None]
             found = found.take(np.flatnonzero([entry is not None for entry in entries]))

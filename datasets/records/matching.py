@@ -79,12 +79,14 @@ def matched(
     place: str,
     where: str,
     what: str = "row",
-    remedy: str = "type dataset.annotations.missing=empty to accept this",
+    remedy: str = "type dataset.annotations.missing=empty",
+    instead: str = "their annotations are empty",
     its_own: bool = True,
 ) -> list[str | None]:
     """Match with `match_keys`, and report names and records without a match.
 
     The rule ``error`` rejects a record without a name, None more than half of them, others none.
+    `instead` says what happens to the others.
     """
     entries = match_keys(keys, names, place=place, where=where)
     there = set(entries)
@@ -102,5 +104,5 @@ def matched(
     said = f"{where}: {count}, such as {three(missing)}"
     if rule == "error" or 2 * len(missing) > len(keys):
         raise ValueError(f"{said}; add it, or {remedy}")
-    log.warning("%s, and are accepted; to silence this, %s", said, remedy)
+    log.warning("%s; %s; to silence this, %s", said, instead, remedy)
     return entries

@@ -22,6 +22,8 @@ from penstock.datasets.files.clients import RETRY_S, AccessDenied, set_retry_s
 from penstock.datasets.files.data_files import IMAGE_ENDINGS
 from penstock.datasets.files.local_copies import hub_copy, local_copy
 from penstock.datasets.files.remote import look_at
+from penstock.datasets.records.labels import read_labels
+from penstock.datasets.records.matching import match_keys
 from penstock.datasets.records.split_names import SPLIT_OF, alike, parts_among
 from penstock.datasets.records.table import cached_selection
 from penstock.datasets.records.views import AnnotatedStorage, Subset
@@ -137,6 +139,7 @@ def open_split(
         return train
     if split in parts and split != "train":
         other = _opened(recipe, opened.index.class_names, parts[split])
+        _refuse_shared_rows(recipe, {parts.get("train"): opened, parts[split]: other})
         return annotate(other, split, train.index.field_classes)
     return Subset(train, _hash_rows(train, split, val_fraction))
 
@@ -206,6 +209,20 @@ def _opened(recipe: StorageRecipe, names: Sequence[str] | None, path: str | None
         said = "is not trained on, or in another order; give all parts the same classes"
         raise ValueError(f"{opened}: class {extra!r} {said}")
     return opened
+
+
+def _refuse_shared_rows(recipe: StorageRecipe, storages: Mapping[Any, Storage]) -> None:
+    """Raise ValueError if a row of a label table names records of two parts."""
+    table, columns = (recipe.arguments.get(name) for name in ("labels", "label_columns"))
+    if not isinstance(table, str) or not os.path.isfile(table):
+        return
+    first, second = (set(each.index.keys(np.arange(len(each)))) for each in storages.values())
+    if both := sorted(first & second):
+        where = f"dataset.storage.labels={table}"
+        classes = next(iter(storages.values())).index.class_names
+        names = list(read_labels(table, columns, classes=classes, where=where))
+        keys = [f"{place or recipe.arguments['path']}/{key}" for place in storages for key in both]
+        match_keys(keys, names, place="", where=where)
 
 
 def _hash_rows(storage: Storage, split: Split, val_fraction: float) -> NDArray[Any]:

@@ -90,6 +90,10 @@ class AnnotatedStorage(Wrapper):
             records = [_with(record, more) for record, more in zip(records, fields, strict=True)]
         return records
 
+    def state(self) -> Any:
+        state = self.base.state()
+        return state and [state, *(source.state() for source in self._annotations)]
+
     def _joined(self, index: Index) -> Table:
         prints = [index.fingerprint(), *(source.fingerprint() for source in self._annotations)]
         classes = {field: names for a in self._annotations for field, names in a.classes.items()}

@@ -63,9 +63,10 @@ class ParsedFiles(DataFiles):
 class CsvStorage(TableStorage):
     """A CSV file: every row is a record, every column a field of its name.
 
-    The first line names the columns, each of the narrowest type that holds its values. Missing
-    values (empty, ``NA``, ``NaN``, ``null``, ``?``) are NaN among numbers, and None among texts.
-    The file is parsed once, until it changes; a run keeps the columns that it opened first.
+    The first line names the columns, each of the narrowest type that holds its values. Spaces
+    around names, numbers and labels do not count; texts keep theirs. Missing values (empty,
+    ``NA``, ``NaN``, ``null``, ``?``) are NaN among numbers, and None among texts. The file is
+    parsed once, until it changes; a run keeps the columns that it opened first.
 
     Args:
         path: The file, or the folder of ``train.csv`` and ``val.csv``. Commas, tabs, semicolons or
@@ -113,6 +114,8 @@ class CsvStorage(TableStorage):
         import pyarrow.csv
 
         _, names = next(_rows(path), (0, []))
+        if not names:
+            raise ValueError(f"csv {path}: it is empty; write a first line with the columns' names")
         local, delimiter = _local(path)
         data = Path(local).read_bytes()
         read = pa.csv.ReadOptions(block_size=_BLOCK_BYTES)

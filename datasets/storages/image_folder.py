@@ -26,7 +26,7 @@ from penstock.datasets.files.data_files import (
     scan_listing,
 )
 from penstock.datasets.files.remote import list_files
-from penstock.datasets.records.indexed_storage import IndexedStorage
+from penstock.datasets.records.indexed_storage import IndexedStorage, files_mark
 from penstock.datasets.records.labels import FileLabels, Unlabelled, class_ids
 from penstock.datasets.records.table import Table
 
@@ -120,6 +120,11 @@ class ImageFolder(IndexedStorage):
             )
         except OSError:
             return False
+
+    def state(self) -> Any:
+        """Return also the times of all files: a file may change while its folder does not."""
+        state = super().state()
+        return state if is_url(self.path) else [state, files_mark(self.path, self.index.raw_keys())]
 
     def learn(self, metadata: dict[str, Any]) -> None:
         """Drop the listing, which may be long."""

@@ -64,7 +64,9 @@ def named_key(found: Any, paths: Sequence[str]) -> str | None:
     if not isinstance(found, dict):
         raise ValueError(f"it holds {type(found).__name__}, expected an object")
     values = (found.get(name) for name in paths)
-    key = found.get("key") or next((path for path in values if isinstance(path, str)), None)
+    key = found.get("key")
+    if key in (None, ""):
+        key = next((path for path in values if isinstance(path, str)), None)
     if key is not None:
         str(key).encode("utf-8", "surrogateescape")  # a key goes into files
     return None if key is None else str(key)

@@ -76,10 +76,6 @@ class WeightedSampler(StoredOrderSampler):
         table = StoredTable(values, kind, partial(np.cumsum, values) if replacement else None)
         super().__init__(table, num_samples or (n if replacement else drawable), seed)
 
-    def uses(self) -> NDArray[np.float64]:
-        """Return the weight of each record, float64 [n], in any unit."""
-        return np.diff(self._values, prepend=0.0) if self._replacement else self._values
-
     def indices(self, epoch: int, start: int, stop: int) -> NDArray[np.int64]:
         if not self._replacement:
             return super().indices(epoch, start, stop)

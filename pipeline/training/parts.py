@@ -15,6 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from penstock.core.contracts import Task
+from penstock.core.user_errors import listing
 from penstock.datasets.streams.dataset import LaneStreamDataset
 from penstock.pipeline.build import build_callbacks, build_device_transforms, build_loader
 from penstock.pipeline.learning.building import (
@@ -136,6 +137,12 @@ def build_parts(
         val = open_loader("train" if by_heart else "val", val_device)
     class_names = train.classes_of(task_field(config))
     num_classes = len(class_names or ())
+    names = (val and val.classes_of(task_field(config))) or ()
+    if class_names and names != class_names[: len(names)]:
+        raise ValueError(
+            f"dataset: validation has the classes {listing(names)}, expected those of training in "
+            f"their order, {listing(class_names)}; give both the same class ids"
+        )
 
     model = build_model(
         config, num_classes, table=train.table, classes_of=train.classes_of, begins=begins

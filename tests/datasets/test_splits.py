@@ -46,6 +46,13 @@ def test_sub_folders_share_the_training_classes(tmp_path):
         open_split(recipe(tmp_path), split="val", val_fraction=0.5)
 
 
+def test_a_row_of_a_label_table_that_fits_two_parts_is_refused(tmp_path):
+    root = put(tmp_path / "d", ["train/1.jpg", "val/1.jpg"])
+    (tmp_path / "t.csv").write_text("image,label\n1.jpg,a\n")
+    with pytest.raises(ValueError, match=r"may be '.*train/1\.jpg' or '.*val/1\.jpg'"):
+        both(recipe(root, labels=str(tmp_path / "t.csv")), 0.5)
+
+
 def test_a_storage_without_classes_must_have_the_same_ones(tmp_path):
     put(tmp_path, ["train/x", "val/x"])
 

@@ -159,6 +159,8 @@ def _noise(sample, rng):
 
 
 def test_an_iterable_that_yields_everything_in_every_part_is_refused():
+    with pytest.raises(ValueError, match=r"is a map-style Dataset; type dataset\.readers=1"):
+        _all(target=Images, readers=2)
     for options in ({}, {"engine": "threads", "num_workers": 1}):
         with make_loader(_all(target=Items, readers=2), **options) as loader:
             with pytest.raises(ValueError, match=r"did not ask .*get_worker_info.*readers=1"):

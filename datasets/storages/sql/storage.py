@@ -122,7 +122,9 @@ class SqlStorage(IndexedStorage):
                 label = found["label"] or sql.null()
                 listed = self._select(found["table"], found["key"], label)
                 for value, name in server.rows(listed.order_by(sql.column(found["key"]))):
-                    key, key_type = key_bytes(value)
+                    key, kind = key_bytes(value)
+                    if kind != (key_type := key_type or kind):
+                        raise ValueError(f"the keys are {key_type} and {kind}, expected one type")
                     keys.append(key)
                     labels.append(plain(name))
         except ValueError as error:

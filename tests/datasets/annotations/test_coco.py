@@ -71,6 +71,11 @@ def test_a_broken_annotation_makes_its_record_bad(opened, change, cause):
     assert found[1]["boxes"].shape == (0, 4)
 
 
+def test_annotations_without_an_image_are_left_out_with_a_warning(opened, caplog):
+    opened(lambda c: c["annotations"].append({"image_id": "7", "category_id": 5}))
+    assert "1 annotations have an image_id of no image, such as '7'" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -91,6 +91,8 @@ def test_label_tables_as_people_write_them(root, text, options):
         ("ImageID,Source,LabelName,XMin,XMax,YMin,YMax", "a,x,cat,1,4,2,6", {}),
         ("image_id;x;y;w;h;name", "some/folder/a.png;1;2;3;4;cat", {}),
         ("image,label,xmin,ymin,xmax,ymax", "a,cat,0.1,0.2,0.4,0.6", {"normalized": True}),
+        ("image,label,xmin,ymin,xmax,ymax,w,h", "a,cat,0.1,0.2,0.4,0.6,90,80",
+         {"normalized": True, "size_columns": ("w", "h"), "rescale": True}),
         ("path,x_center,y_center,width,height,label", "a,2.5,4,3,4,cat", {}),
         ("path,x,y,width,height,label", "a,2.5,4,3,4,cat", {"box_format": "cxcywh"}),
         ("n\tk\tp\tq\tr\ts", "a.jpg\tcat\t1\t2\t4\t6",
@@ -208,5 +210,6 @@ def test_a_mix_unites_labels_and_marks_missing_ones_as_unknown(tmp_path):
 def test_weighted_draws_by_the_rarest_label(root):
     index = opened(root, CsvLabels, "image,labels\na,cat|dog\nb,cat\nc,cat\n").index
     assert index.column("rarest_label").tolist() == [1, 0, 0]
-    assert WeightedSampler(3, index=index).uses().tolist() == pytest.approx([1, 0.5, 0.5])
-    assert WeightedSampler(3, index=index, weights={"dog": 8}).uses().tolist() == [8, 1, 1]
+    for weights, shares in (("balanced", [0.5, 0.25, 0.25]), ({"dog": 8}, [0.8, 0.1, 0.1])):
+        drawn = WeightedSampler(3, index=index, weights=weights).indices(0, 0, 10_000)
+        assert np.bincount(drawn) / 10_000 == pytest.approx(shares, abs=0.02)

@@ -73,6 +73,10 @@ def test_a_broken_file_makes_its_record_bad_and_no_other(root, text, cause):
 
 
 def test_missing_files_and_folders(root):
+    (root / "annotations/a.XML").touch()
+    with pytest.raises(ValueError, match=r"a\.XML and a\.xml have the same name; keep one"):
+        open_annotated(root, VocAnnotations())
+    os.unlink(root / "annotations/a.XML")
     os.unlink(root / "annotations/b.xml")
     with pytest.raises(ValueError, match=r"1 of 3 records have no XML, such as 'images/b.jpg'"):
         open_annotated(root, VocAnnotations())

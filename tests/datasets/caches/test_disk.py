@@ -19,6 +19,7 @@ import pytest
 from penstock.datasets.caches import disk
 from penstock.datasets.caches.disk import open_disk_cache
 from penstock.datasets.storages.csv import CsvStorage
+from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.transforms.decode.image import ImageDecoder
 from tests.cached_records import (
     BAD,
@@ -81,7 +82,13 @@ def test_images_of_another_folder_have_their_own_cache(folder, tmp_path):
         cache = open_disk_cache(storage, path=str(folder))
         found.append(cache.read(np.array([0]))[0].fields["image"])
         cache.store.close()
-    assert found == [b"v1v1v1v1", b"v2v2v2v2"]
+    (tmp_path / "v2/a.jpg").write_bytes(b"v3v3v3v3")  # of equal size
+    for again in (storage, ImageFolder(str(tmp_path / "v2"))):
+        cache = open_disk_cache(again, path=str(folder))
+        found.append(cache.read(np.array([0]))[0].fields["image"])
+        os.utime(tmp_path / "v2/a.jpg", ns=(0, len(found)))
+        assert open_disk_cache(again, path=str(folder)).store.path != cache.store.path
+    assert found == [b"v1v1v1v1", b"v2v2v2v2", b"v3v3v3v3", b"v3v3v3v3"]
 
 
 def test_each_way_of_decoding_has_its_own_cache(folder):

@@ -72,6 +72,13 @@ def test_missing_values(tmp_path):
     assert (first.key, second.key) == ("00000000", "00000001")
 
 
+def test_spaces_around_numbers_and_labels_do_not_count(tmp_path):
+    (tmp_path / "t.csv").write_text("age, work, label\n 39, a b, x\n ?, ?, y\n")
+    first, second = CsvStorage(str(tmp_path / "t.csv")).read(np.arange(2))
+    assert first.fields == {"age": 39.0, "work": " a b", "label": 0}
+    assert math.isnan(second.fields["age"]) and second.fields["work"] is None
+
+
 def test_columns_keys_and_labels(tmp_path):
     path = put(tmp_path / "t.csv", ROWS, images=NAMES)
     records = CsvStorage(path, key_column="zip", columns=["age"]).read(np.arange(3))
@@ -93,7 +100,7 @@ def test_paths_and_links_stay_below_the_root(tmp_path):
 
 
 FILES = {
-    "empty": (b"", {}, "cannot be read .Empty CSV file"),
+    "empty": (b"", {}, "it is empty; write a first line"),
     "column_twice": (b"a,b,a\n1,2,3\n", {}, "2 column 'a', expected one"),
     "long_row": (b"a,b\n1,2\n1,2,3\n", {}, "line 3: got 3 values, expected 2"),
     "open_quote": (b'a,b\n1,2\n"3,4\n', {}, "cannot be read as a CSV"),

@@ -187,6 +187,8 @@ REFUSED = {
               "key '1' stands twice, .* take a column whose values differ"),
     "float_key": (["CREATE TABLE a (x)", "INSERT INTO a VALUES (1.5)"], {"key_column": "x"},
                   "the key is 1.5"),
+    "key_types": (["CREATE TABLE a (x)", "INSERT INTO a VALUES (1), ('b')"], {"key_column": "x"},
+                  "the keys are int and str, expected one type"),
     "broken_view": (["CREATE TABLE a (x)", "CREATE VIEW v AS SELECT x FROM a", "DROP TABLE a"],
                     {"key_column": "x"}, "no such table: main.a"),
 }  # fmt: skip
