@@ -110,7 +110,7 @@ class IndexedStorage(Storage):
         if "label" in self.index.columns:
             labels = self.index.column("label")[indices].tolist()
         records: list[Record | BadRecord] = []
-        keys = self.index.keys(indices) if raw_keys is None else map(shown_key, raw_keys)
+        keys = self.index.keys(indices) if raw_keys is None else list(map(shown_key, raw_keys))
         for i, key, label, fields in zip(indices.tolist(), keys, labels, found, strict=True):
             if isinstance(fields, str):
                 records.append(BadRecord(i, key, fields))
