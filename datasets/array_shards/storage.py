@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 from abc import abstractmethod
@@ -101,9 +100,8 @@ class ArrayStorage(IndexedStorage):
         """Read the fields of rows of a shard, one by one if some are damaged."""
         try:
             fields = self._opened_shard(shard)
-            names = [name for name in fields if name != "key"]
-            columns = [_values(fields[name], rows, copied) for name in names]
-            found = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+            columns = [_values(column, rows, copied) for column in fields.values()]
+            found = [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
             return found or [{} for _ in rows]
         except RecordError as error:
             if len(rows) == 1:
@@ -130,7 +128,7 @@ class ArrayStorage(IndexedStorage):
                 for name, out in taken.items():
                     if isinstance(arrays[name], np.ndarray) and len(places) == len(rows):
                         # One shard, in order. NumPy's default mode would copy through a buffer.
-                        np.take(arrays[name], local, axis=0, out=out, mode="clip")
+                        arrays[name].take(local, axis=0, out=out, mode="clip")
                     else:
                         out[places] = arrays[name][local]
         except RecordError:
@@ -216,19 +214,23 @@ class ArrayStorage(IndexedStorage):
 
         def load() -> tuple[Any, int]:
             fields, size_bytes = open_shard(shard, files, self._columns)
-            numbers = sorted({at for at, _ in shard.places.values()})
+            fields.pop("key", None)  # the index has it
+            numbers = sorted({at for name, (at, _) in shard.places.items() if name != "key"})
             paths = [(os.path.join(files.root, files.names[n]), files.marks[n][0]) for n in numbers]
             return (fields, paths), size_bytes + len(paths) * (_KEPT_BYTES // _MOST_FILES)
 
         fields, paths = self.opened.get(number, load)
         for path, size_bytes in paths:
             # Do not touch pages past the end of a truncated file.
-            with contextlib.suppress(OSError):  # a mapped file stays valid after it is removed
-                if (missing := size_bytes - os.stat(path).st_size) > 0:
-                    name = os.path.basename(path)
-                    raise RecordError(
-                        f"{name}: the file ends {missing:,} bytes too early; copy it again"
-                    )
+            try:
+                missing = size_bytes - os.stat(path).st_size
+            except OSError:  # a mapped file stays valid after it is removed
+                continue
+            if missing > 0:
+                name = os.path.basename(path)
+                raise RecordError(
+                    f"{name}: the file ends {missing:,} bytes too early; copy it again"
+                )
         opened: dict[str, Any] = fields
         return opened
 

@@ -47,6 +47,8 @@ class Group:
                     if isinstance(fields, dict):
                         fields[name] = value
                 continue
+            if self._roles.packed and values.null_count == len(values):
+                continue
             for n, row in enumerate(numbers):
                 if isinstance(fields := found[n], dict):
                     try:
@@ -144,9 +146,10 @@ def _numbers(array: Any, as_float: bool) -> NDArray[Any] | None:
 
 def _value(scalar: Any, as_float: bool) -> Any:
     """Return a value, a list of numbers as an array; ValueError for a missing list."""
+    if not isinstance(scalar, pa.ListScalar):
+        return scalar.as_py()
     kind = element_type(scalar.type)
-    is_number = types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)
-    if not isinstance(scalar, pa.ListScalar) or not is_number:
+    if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         return scalar.as_py()
     if (values := scalar.values) is None:
         raise ValueError(

@@ -204,12 +204,11 @@ class RangeFile:
 
         def read() -> bytes:
             file = self._open()  # this reference keeps it open if another thread reopens it
-            stop = offset + size_bytes
             try:
-                value = b"".join(
-                    os.pread(file.fileno(), min(stop - at, _MOST_BYTES), at)
-                    for at in range(offset, stop, _MOST_BYTES)
-                )
+                fd, value, at, stop = file.fileno(), b"", offset, offset + size_bytes
+                while at < stop and (piece := os.pread(fd, min(stop - at, _MOST_BYTES), at)):
+                    value += piece
+                    at += len(piece)
                 if self._mark is not None:
                     check_unchanged(file.fileno(), self._mark, self.path)
                 return value
@@ -294,14 +293,16 @@ class Run:
 def find_runs(files: NDArray[Any], offsets: NDArray[Any], sizes: NDArray[Any]) -> list[Run]:
     """Sort ranges, integer [n] files, offsets and sizes, by position and merge nearby ones."""
     order = np.lexsort((offsets, files))
-    rows = (column[order].tolist() for column in (np.arange(len(files)), files, offsets, sizes))
+    rows = (column[order].tolist() for column in (files, offsets, sizes))
     runs = [Run(-1, 0, 0, [])]
-    for n, file, offset, size_bytes in zip(*rows, strict=True):
-        run, start = runs[-1], offset - runs[-1].offset
-        is_near = start <= run.size_bytes + _GAP_BYTES and start + size_bytes <= _RUN_BYTES
-        if file != run.file or not is_near:
-            runs.append(run := Run(file, offset, 0, []))
-            start = 0
-        run.parts.append((n, start, start + size_bytes))
-        run.size_bytes = max(run.size_bytes, start + size_bytes)
+    for n, file, offset, size_bytes in zip(order.tolist(), *rows, strict=True):
+        run = runs[-1]
+        start = offset - run.offset
+        stop = start + size_bytes
+        if file != run.file or start > run.size_bytes + _GAP_BYTES or stop > _RUN_BYTES:
+            runs.append(Run(file, offset, size_bytes, [(n, 0, size_bytes)]))
+            continue
+        run.parts.append((n, start, stop))
+        if stop > run.size_bytes:
+            run.size_bytes = stop
     return runs[1:]

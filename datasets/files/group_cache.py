@@ -24,8 +24,9 @@ class GroupCache:
     def get(self, key: Hashable, load: Callable[[], tuple[Any, int]]) -> Any:
         """Return a group; `load` returns it and its size in bytes if it is not cached."""
         with self._lock:
-            is_mine = key not in self._groups
-            group = self._groups.setdefault(key, Future())
+            if is_mine := key not in self._groups:
+                self._groups[key] = Future()
+            group = self._groups[key]
             self._groups.move_to_end(key)
         if is_mine:
             try:

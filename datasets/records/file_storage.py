@@ -113,36 +113,36 @@ class FileStorage(IndexedStorage):
         return np.flatnonzero(np.diff(self.index.column("file"), prepend=-1))
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        index, names = self.index, self._files.names
+        index, names, opened, decode = self.index, self._files.names, self.opened, self.form.decode
         labelled = "label" in index.columns
         keys = index.raw_keys(indices)
-        places = [index.values(name, indices) for name in ("file", "offset", "span_bytes")]
+        columns = index.take(indices).column
         rows: list[tuple[Any, ...]] = [()] * len(keys)
         if self.form.row:
-            more = (index.values(name, indices).tolist() for name in self.form.row)
-            rows = list(zip(*more, strict=True))
+            rows = list(zip(*(columns(name).tolist() for name in self.form.row), strict=True))
         found: list[dict[str, Any] | str] = [""] * len(keys)
 
         def read(run: Run) -> None:  # one at a time, to reuse the memory of the last run
-            name, view, gone = names[run.file], memoryview(b""), None
+            name, gone = names[run.file], None
             try:
-                view = memoryview(self.opened[name].read_upto(run.offset, run.size_bytes))
+                view = memoryview(opened[name].read_upto(run.offset, run.size_bytes))
             except MissingFile as error:
-                gone = error
+                view, gone = memoryview(b""), error
             for n, start, stop in run.parts:
                 try:
                     if len(view) < stop:
                         early = f"the file ends {stop - len(view):,} bytes too early; copy it again"
                         raise gone or RecordError(early)
-                    found[n] = fields = self.form.decode(view[start:stop], keys[n], rows[n])
+                    found[n] = fields = decode(view[start:stop], keys[n], rows[n])
                     if not labelled and "label" in fields:
                         raise RecordError("it has a label, and the first record had none")
                 except RecordError as error:
                     found[n] = f"{name}: {error}"
 
-        for _ in read_each(read, find_runs(*places), place=self._files.root):
+        runs = find_runs(*map(columns, ("file", "offset", "span_bytes")))
+        for _ in read_each(read, runs, place=self._files.root):
             pass
-        return self.records(indices, found)
+        return self.records(indices, found, keys)
 
     def scan(self) -> Table:
         table = self._joined(self._tables())

@@ -6,7 +6,7 @@ import json
 import os
 import socket
 from abc import abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any, ClassVar
@@ -22,7 +22,7 @@ from penstock.datasets.files.access import is_there, is_url
 from penstock.datasets.files.local_copies import copied_urls, copy_again
 from penstock.datasets.records.label_files import LabelFile
 from penstock.datasets.records.labels import LABEL_VERSION
-from penstock.datasets.records.table import Table, cached_index
+from penstock.datasets.records.table import Table, cached_index, shown_key
 
 
 class IndexedStorage(Storage):
@@ -102,20 +102,23 @@ class IndexedStorage(Storage):
         return handles[1]
 
     def records(
-        self, indices: NDArray[np.int64], found: Iterable[dict[str, Any] | str]
+        self,
+        indices: NDArray[np.int64],
+        found: Iterable[dict[str, Any] | str],
+        raw_keys: Sequence[bytes] | None = None,
     ) -> list[Record | BadRecord]:
-        """Make records from fields or error messages; labels come from the index."""
+        """Make records from fields or error messages; the index has labels, and keys for None."""
         labels: list[Any] = [None] * len(indices)
         if "label" in self.index.columns:
-            labels = self.index.values("label", indices).tolist()
+            labels = self.index.column("label")[indices].tolist()
         records: list[Record | BadRecord] = []
-        keys = self.index.keys(indices)
+        keys = self.index.keys(indices) if raw_keys is None else list(map(shown_key, raw_keys))
         for i, key, label, fields in zip(indices.tolist(), keys, labels, found, strict=True):
             if isinstance(fields, str):
                 records.append(BadRecord(i, key, fields))
             else:
-                more = {} if label is None else {"label": label}
-                records.append(Record(i, key, {**fields, **more}))
+                fields = fields if label is None else {**fields, "label": label}
+                records.append(Record(i, key, fields))
         return records
 
     def __str__(self) -> str:
@@ -165,10 +168,11 @@ def _limited(read: _Read) -> _Read:
     def limited(self: IndexedStorage, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         indices = np.asarray(indices, np.int64)
         sizes = IndexedStorage.held_bytes(self, indices)
-        large = [] if sizes is None else np.flatnonzero(sizes > self.max_record_bytes).tolist()
-        found = read(self, np.delete(indices, large) if large else indices)
+        if sizes is None or sizes.max(initial=0) <= self.max_record_bytes:
+            return read(self, indices)
+        large = np.flatnonzero(sizes > self.max_record_bytes).tolist()
+        found = read(self, np.delete(indices, large))
         for row in large:
-            assert sizes is not None
             cause = too_large(sizes[row], self.max_record_bytes)
             [key] = self.index.keys(indices[[row]])
             found.insert(row, BadRecord(int(indices[row]), key, cause))

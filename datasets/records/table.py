@@ -33,6 +33,11 @@ def numbered(count: int, pattern: str = "{}", start: int = 0) -> Keys:
     return Keys(range(start, start + count), pattern)
 
 
+def shown_key(key: bytes) -> str:
+    """Return a key as text, with escapes for bytes that are not UTF-8."""
+    return key.decode("utf-8", "backslashreplace")
+
+
 def constant(value: Any, count: int, dtype: Any = np.int64) -> NDArray[Any]:
     """Return a column [count] of one value, which takes no memory and no space in a file."""
     return np.broadcast_to(np.asarray(value, dtype), count)
@@ -206,7 +211,7 @@ class Table(Index):
     def key_column(self, indices: NDArray[np.int64]) -> list[str] | Keys:
         if isinstance(self._keys, Keys):
             return Keys(self._keys.values.start + self.rows(indices), self._keys.pattern)
-        return [key.decode("utf-8", "backslashreplace") for key in self.raw_keys(indices)]
+        return list(map(shown_key, self.raw_keys(indices)))
 
     def take(self, indices: NDArray[Any]) -> Table:
         """Return the table of selected rows, integer [n]; copy only the selection."""
@@ -285,9 +290,9 @@ def by_part(
     """Yield number, places in `rows` and own rows of the parts with `ends` that hold `rows`."""
     if not rows.size:
         return
-    parts = np.searchsorted(ends, rows, side="right")
+    parts = ends[:-1].searchsorted(rows, side="right")
     groups = [np.arange(len(rows))]  # mostly one part
-    if parts.min() != parts.max():
+    if len(ends) > 1 and parts.min() != parts.max():
         order = np.argsort(rows, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(parts[order])) + 1)
     for places in groups:

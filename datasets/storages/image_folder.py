@@ -90,7 +90,8 @@ class ImageFolder(IndexedStorage):
             except RecordError as error:
                 return str(error)
 
-        return self.records(indices, read_each(read, self.index.raw_keys(indices), place=self.path))
+        keys = self.index.raw_keys(indices)
+        return self.records(indices, read_each(read, keys, place=self.path), keys)
 
     def mark(self) -> Any:
         """Return the state of the label CSV and of a URL's listing, but not of local folders."""

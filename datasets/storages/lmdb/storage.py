@@ -139,9 +139,10 @@ class Lmdb(Form):
         crc32, image_bytes = row
         if zlib.crc32(data) != crc32:
             raise RecordError("its bytes are not those that were packed (checksum)")
-        fields = {} if image_bytes < 0 else {"image": bytes(data[:image_bytes])}
-        image_bytes = max(0, image_bytes)
-        return fields | (unpack_fields(data[image_bytes:]) if image_bytes < len(data) else {})
+        fields: dict[str, Any] = {}
+        if image_bytes >= 0:
+            fields["image"], data = bytes(data[:image_bytes]), data[image_bytes:]
+        return fields | unpack_fields(data) if data else fields
 
     def _foreign_table(
         self, file: RangeFile, entries: Mapping[bytes, Entry], key_format: str

