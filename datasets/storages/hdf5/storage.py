@@ -93,8 +93,10 @@ class Hdf5Storage(ArrayStorage):
             if isinstance(found, h5py.Dataset) or self.fields is not None:
                 rows = Rows(file, found, name, chunks, is_raw=name in _BYTES)
                 mapped = None if rows.dtype.hasobject else rows.mapped()
-                is_array = mapped is not None and mapped.dtype == rows.dtype
-                columns[name] = mapped if is_array and mapped.flags.aligned else rows
+                if mapped is None or mapped.dtype != rows.dtype or not mapped.flags.aligned:
+                    columns[name] = rows
+                else:
+                    columns[name] = mapped
         if not columns:
             raise RecordError(
                 f"no data sets in /{group}, but groups {list(top)[:4]}; expected data sets of "
