@@ -137,7 +137,7 @@ def build_parts(
         val = open_loader("train" if by_heart else "val", val_device)
     class_names = train.classes_of(task_field(config))
     num_classes = len(class_names or ())
-    names = (val and val.classes_of(task_field(config))) or ()
+    names = () if val is None else val.classes_of(task_field(config)) or ()
     if class_names and names != class_names[: len(names)]:
         raise ValueError(
             f"dataset: validation has the classes {listing(names)}, expected those of training in "
