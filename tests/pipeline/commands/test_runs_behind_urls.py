@@ -68,7 +68,7 @@ def test_predict_and_evaluate(store, run, capsys):
 def test_what_is_typed_is_told_in_a_line(store, run, capsys):
     store.files["alone.pt"] = b"none"
     for typed, said in (
-        (["predict", f"checkpoint={OUTPUTS}/no"], f"'{OUTPUTS}/no' given, but there is no config"),
+        (["predict", f"checkpoint={OUTPUTS}/no"], f"'{OUTPUTS}/no' given, which no run has"),
         (["predict", "checkpoint=s3://bukkit/a"], "there is no such bucket"),
         (["predict", f"checkpoint=s3://me:word@{BUCKET}/a"], "the URL carries a password"),
         (["predict", f"checkpoint=s3://{BUCKET}/alone.pt"], "alone.pt is cut short or damaged"),
