@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import os
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import redirect_stderr
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +46,9 @@ def check_packing(
         assert_equal(storage_at(form, packed / "train"), fewer.records)
     for kind in sorted(cannot_hold):
         refused = records_of(held | {kind})
-        assert run_pack(form, refused, tmp_path / "refused", *options) != 0, kind
+        with redirect_stderr(io.StringIO()) as said:
+            assert run_pack(form, refused, tmp_path / "refused", *options) != 0, kind
+        assert said.getvalue().count("error: ") == 1 and "Traceback" not in said.getvalue(), kind
         assert not (tmp_path / "refused").exists()
     _check_left_out(form, held, tmp_path, options)
     _check_killed(form, held, tmp_path / "killed", options)

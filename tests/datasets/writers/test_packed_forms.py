@@ -17,15 +17,7 @@ from tests.contracts.records import KINDS, pickled, records_of
 from tests.contracts.storage import read_all
 from tests.shares import in_turn
 
-CANNOT_HOLD = {
-    **dict.fromkeys(("image_folder", "zip"), (
-        "keys", "numbered", "order", "classes", "pixels", "arrays", "shapes", "bytes", "numbers",
-        "values", "no image",
-    )),
-    "hdf5": ("pixels", "shapes", "bytes", "values", "missing", "no image"),
-    **dict.fromkeys(("memmap", "npy_shards", "pt_shards"), ("files", "pixels", "shapes", "bytes",
-                                                            "values", "missing")),
-}  # fmt: skip
+CANNOT_HOLD = {form: component("writer", form)().cannot_hold for form in names_of("writer")}
 SMALL_PARTS = {
     "webdataset": ["writer.shard_records=5"],
     "parquet": ["writer.part_records=5", "writer.group_rows=3"],
@@ -46,7 +38,7 @@ def test_a_form_gives_back_what_was_packed(form, tmp_path):
     check_packing(
         form,
         tmp_path,
-        cannot_hold=CANNOT_HOLD.get(form, ()),
+        cannot_hold=CANNOT_HOLD[form],
         options=SMALL_PARTS.get(form, ()),
     )
 
@@ -73,7 +65,7 @@ def checksums(storage):
 @pytest.mark.parametrize(("one", "other"), in_turn(*[names_of("writer")] * 2, every=6))
 @pytest.mark.parametrize("kinds", [KINDS, ALIKE], ids=["any", "alike"])
 def test_records_pass_from_form_to_form_and_back(one, other, kinds, tmp_path):
-    kinds = kinds.difference(CANNOT_HOLD.get(one, ()), CANNOT_HOLD.get(other, ()))
+    kinds = kinds.difference(CANNOT_HOLD[one], CANNOT_HOLD[other])
     if not kinds & {"files", "pixels", "arrays", "bytes", "numbers", "values"}:
         pytest.skip("both hold only the label")
     source = found = records_of(kinds)
@@ -87,7 +79,7 @@ def test_records_pass_from_form_to_form_and_back(one, other, kinds, tmp_path):
 
 @pytest.mark.parametrize("form", names_of("writer"))
 def test_the_error_of_a_full_disk_is_one_line(form, tmp_path, capsys):
-    is_file = "files" not in CANNOT_HOLD.get(form, ())
+    is_file = "files" not in CANNOT_HOLD[form]
     image = b"0" * 400_000 if is_file else np.zeros((200, 700, 3), np.uint8)
     records = {f"a/{n}.jpg": {"image": image, "label": 0} for n in range(3)}
     typed = [*pickled(tmp_path / "records", records, ["a"]), "dataset.val_fraction=0"]
