@@ -1,7 +1,7 @@
 """Memory and processor time of a process and its descendants, from /proc.
 
-A benchmark's cell leads its own session, and the processes of this session are its family. The
-session also contains orphaned processes.
+A benchmark's cell begins a POSIX session (`setsid`). All processes with its id are its family, and
+orphaned ones keep the id.
 """
 
 from __future__ import annotations

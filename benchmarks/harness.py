@@ -30,7 +30,7 @@ class CellError(RuntimeError):
 def run_cell(
     script: str | Path, spec: dict[str, Any], *, python: str = sys.executable, timeout_s: float
 ) -> Any:
-    """Run one measurement in a new process and session, and kill all processes of this session.
+    """Run one measurement in a new process, then kill it and all of its descendants.
 
     Args:
         script: A file that takes the specification as its last argument and calls `reply`.
