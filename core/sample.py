@@ -68,7 +68,7 @@ stays unchanged, while ``labels`` and ``values`` are blended.
 """
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Record:
     """One undecoded record of a storage; `fields` are encoded or raw values by sample key."""
 

@@ -81,6 +81,8 @@ class IndexedStorage(Storage):
             def build() -> Table:
                 table = self.scan()
                 table.metadata["mark"] = mark
+                if "size_bytes" in table.columns:
+                    table.metadata["largest"] = int(table.column("size_bytes").max(initial=0))
                 return table
 
             index = cached_index(
@@ -167,9 +169,9 @@ def _limited(read: _Read) -> _Read:
     @wraps(read)
     def limited(self: IndexedStorage, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         indices = np.asarray(indices, np.int64)
-        sizes = IndexedStorage.held_bytes(self, indices)
-        if sizes is None or sizes.max(initial=0) <= self.max_record_bytes:
+        if self.index.metadata.get("largest", 0) <= self.max_record_bytes:
             return read(self, indices)
+        sizes = self.index.values("size_bytes", indices)
         large = np.flatnonzero(sizes > self.max_record_bytes).tolist()
         found = read(self, np.delete(indices, large))
         for row in large:

@@ -31,8 +31,8 @@ CLASSES_NAME = "classes.txt"
 # Numbers that reach both `_FEW_CLASSES` and `_SPARSE` times their distinct count are codes.
 _FEW_CLASSES = 1000
 _SPARSE = 10
-LABEL_VERSION = 5
-"""Raise it when class ids of the same labels change: cached indexes hold class ids."""
+LABEL_VERSION = 6
+"""Raise it when cached indexes hold other values for the same data, such as class ids."""
 MISSING = ("", "NA", "NaN", "nan", "null")
 """Texts that mean a missing value."""
 USUAL_LABELS = ("label", "class", "class_name", "label_name", "labelname", "category", "name")

@@ -290,9 +290,12 @@ def by_part(
     """Yield number, places in `rows` and own rows of the parts with `ends` that hold `rows`."""
     if not rows.size:
         return
+    if len(ends) == 1:
+        yield 0, np.arange(len(rows)), rows
+        return
     parts = ends[:-1].searchsorted(rows, side="right")
-    groups = [np.arange(len(rows))]  # mostly one part
-    if len(ends) > 1 and parts.min() != parts.max():
+    groups = [np.arange(len(rows))]
+    if parts.min() != parts.max():
         order = np.argsort(rows, kind="stable")
         groups = np.split(order, np.flatnonzero(np.diff(parts[order])) + 1)
     for places in groups:
