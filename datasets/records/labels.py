@@ -158,10 +158,10 @@ def column_ids(
     if not isinstance(values, np.ndarray):
         refuse_missing(values, classes, place_of=place_of, where=where)
         return class_ids(values, classes, where=where)
-    numbers = values.astype(np.int64)
+    numbers = values if values.dtype.kind in "iu" else values.astype(np.int64)
     if numbers.min(initial=0) < 0:
         refuse_missing(list(map(str, numbers)), classes, place_of=place_of, where=where)
-    highest = int(numbers.max(initial=-1))
+    highest = int(numbers.max()) if numbers.size else -1
     if names is not None and not (0 <= numbers.min(initial=0) and highest < len(names)):
         raise ValueError(f"{where}: label {highest}, but the data names {len(names)} classes")
     if classes is None and not (names is None and are_codes(numbers)):
