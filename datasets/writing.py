@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
@@ -109,12 +110,12 @@ def check_labels(source: Storage, summaries: list[PartSummary]) -> None:
         raise ValueError(f"pack: {source}: {said}")
 
 
-def refuse_line_breaks(what: str, texts: Iterable[str]) -> None:
-    """Raise ValueError for a text that cannot be a line of a file."""
-    for text in texts:
-        if "\n" in text or "\r" in text:
-            said = f"the {what} {text!r} has a line break; rename it, or pack it as lmdb"
-            raise ValueError(f"pack: {said}")
+def refuse_class_names(names: Iterable[str]) -> None:
+    """Raise ValueError for a name that may not come back from a line of ``classes.txt``."""
+    for name in names:
+        if not re.fullmatch(r"(?!\ufeff)[^\n\r]*\S", name):
+            said = f"the class name {name!r} is blank, ends in a space or has a line break"
+            raise ValueError(f"pack: {said}; rename it, or pack it as parquet")
 
 
 def refuse_other_bytes(keys: Iterable[bytes]) -> None:

@@ -67,6 +67,9 @@ LATE = [{"image": pixels(3 + (i == 13), 4, 3)} for i in range(60)]  # the writer
         (listed(["text"]), "pack it as lmdb"),
         (ListedRecords({"a": {"x": 0}, "b": {"y": 1}}), "missing in 'b'"),
         (ListedRecords({"a": {"label": 0}}, ["two\nlines"]), "has a line break"),
+        (ListedRecords({"a": {"label": 1}}, ["one", "two "]), "class name 'two '"),
+        (ListedRecords({"a": {"label": 0}}, [""]), "class name ''"),
+        (ListedRecords({"a\0": {"x": 0}}), "the key b'a\\x00'"),
         (ListedRecords({str(i): fields for i, fields in enumerate(LATE)}), "in '13'"),
     ],
 )
