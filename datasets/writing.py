@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from sys import getsizeof
 
 import numpy as np
 
@@ -46,9 +47,14 @@ def make_plan(writer: Writer, source: Storage, recode: Recode | None = None) -> 
     """Plan which records of `source` go into which parts."""
     index, count = source.index, len(source)
     rows = np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64)).tolist()
-    found = (r for r in recoded(source, recode, rows) if isinstance(r, Record))
-    parts = plan_parts(index, part_records=writer.part_records, part_bytes=writer.part_bytes)
-    return PackPlan(index, parts, tuple(found))
+    found = tuple(r for r in recoded(source, recode, rows) if isinstance(r, Record))
+    most = writer.part_records
+    if "size_bytes" not in index.columns and found:
+        values = [value for record in found for value in record.fields.values()]
+        size_bytes = sum(getattr(value, "nbytes", getsizeof(value)) for value in values)
+        most = max(1, min(most, writer.part_bytes * len(found) // (size_bytes + 1)))
+    parts = plan_parts(index, part_records=most, part_bytes=writer.part_bytes)
+    return PackPlan(index, parts, found)
 
 
 def write_part(

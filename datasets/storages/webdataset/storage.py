@@ -161,7 +161,7 @@ class WebDatasetWriter(Writer):
 
     Args:
         shard_records: Maximum records of a shard.
-        shard_bytes: Maximum bytes of a shard, as far as the source's index knows them.
+        shard_bytes: Maximum bytes of a shard, by the source's index or the sizes of some records.
     """
 
     version = 2
