@@ -155,7 +155,7 @@ class Writer(ABC):
 
     version: int = 1  # version of the format; `pack` resumes only parts of the same version
     part_records: int = 10_000  # the maximum number of records in a part
-    # The maximum bytes of a part, by ``size_bytes`` of the source's index.
+    # The maximum bytes of a part, by ``size_bytes`` of the source's index, or else by some records.
     part_bytes: int = 1 << 28
     # The kinds of fields that the format refuses, by the names in tests/contracts/records.py.
     cannot_hold: frozenset[str] = frozenset()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
 import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from sys import getsizeof
 
 import numpy as np
 
@@ -45,9 +47,14 @@ def make_plan(writer: Writer, source: Storage, recode: Recode | None = None) -> 
     """Plan which records of `source` go into which parts."""
     index, count = source.index, len(source)
     rows = np.unique(np.linspace(0, count - 1, min(count, _SAMPLES)).astype(np.int64)).tolist()
-    found = (r for r in recoded(source, recode, rows) if isinstance(r, Record))
-    parts = plan_parts(index, part_records=writer.part_records, part_bytes=writer.part_bytes)
-    return PackPlan(index, parts, tuple(found))
+    found = tuple(r for r in recoded(source, recode, rows) if isinstance(r, Record))
+    most = writer.part_records
+    if "size_bytes" not in index.columns and found:
+        values = [value for record in found for value in record.fields.values()]
+        size_bytes = sum(getattr(value, "nbytes", getsizeof(value)) for value in values)
+        most = max(1, min(most, writer.part_bytes * len(found) // (size_bytes + 1)))
+    parts = plan_parts(index, part_records=most, part_bytes=writer.part_bytes)
+    return PackPlan(index, parts, found)
 
 
 def write_part(
@@ -109,12 +116,12 @@ def check_labels(source: Storage, summaries: list[PartSummary]) -> None:
         raise ValueError(f"pack: {source}: {said}")
 
 
-def refuse_line_breaks(what: str, texts: Iterable[str]) -> None:
-    """Raise ValueError for a text that cannot be a line of a file."""
-    for text in texts:
-        if "\n" in text or "\r" in text:
-            said = f"the {what} {text!r} has a line break; rename it, or pack it as lmdb"
-            raise ValueError(f"pack: {said}")
+def refuse_class_names(names: Iterable[str]) -> None:
+    """Raise ValueError for a name that may not come back from a line of ``classes.txt``."""
+    for name in names:
+        if not re.fullmatch(r"(?!\ufeff)[^\n\r]*\S", name):
+            said = f"the class name {name!r} is blank, ends in a space or has a line break"
+            raise ValueError(f"pack: {said}; rename it, or pack it as parquet")
 
 
 def refuse_other_bytes(keys: Iterable[bytes]) -> None:

@@ -13,6 +13,9 @@ from penstock.core.arrays import check_field, field_name, field_place
 from penstock.core.sample import Record
 from penstock.datasets.records.labels import images_fault
 
+_NUMBERS = "?bBhHiIlLqQefdFD"
+"""Codes of the dtypes that a tensor can hold."""
+
 
 def stacked(records: Sequence[Record], *, texts: bool = False) -> dict[str, NDArray[Any]]:
     """Stack the fields of records into arrays [n, ...] by name; numbers become 64 bits wide.
@@ -49,7 +52,7 @@ def stacked(records: Sequence[Record], *, texts: bool = False) -> dict[str, NDAr
 def _form(name: str, value: Any, texts: bool) -> Any:
     """Return the type and shape of a value; None if no array round-trips it."""
     if isinstance(value, np.ndarray):
-        is_plain = value.ndim and value.size and value.dtype.kind in "biufc"
+        is_plain = value.ndim and value.size and value.dtype.char in _NUMBERS
         return (value.dtype, value.shape) if is_plain else None
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, int) and not -(1 << 63) <= value < 1 << 63:

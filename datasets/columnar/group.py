@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Collection
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from pyarrow import types
 
 from penstock.core.record_codec import unpack_fields
 from penstock.core.sample import TextColumn, too_large
+from penstock.datasets.columnar.images import float_of
 from penstock.datasets.columnar.record_columns import REST
-from penstock.datasets.columnar.schema import Roles, element_type, is_image, is_list
+from penstock.datasets.columnar.schema import Roles, element_type, is_image, is_list, is_text
 
 Row = dict[str, Any] | str  # the fields of a record, or the reason for a bad record
 
@@ -85,7 +87,9 @@ class Group:
             if is_image(array.type):
                 array = array.flatten()[array.type.get_field_index("bytes")]
             lacks = self._roles.packed and array.null_count
-            found = None if lacks else _numbers(array, column in self._roles.floats)
+            found = None
+            with suppress(pa.ArrowInvalid):  # an integer that a float may round
+                found = None if lacks else _numbers(array, column in self._roles.floats)
             self._columns[column] = getattr(array, "storage", array) if found is None else found
         return self._columns[column]
 
@@ -106,7 +110,8 @@ class Texts:
                 return None
             texts = encoded.dictionary.to_pylist()
             numbers = [self._numbers.setdefault(text, len(self._numbers)) for text in texts]
-        return np.array([*numbers, -1], np.int32)[encoded.indices.fill_null(-1).to_numpy(False)]
+        places = encoded.indices.cast(pa.int32()).fill_null(-1).to_numpy(False)
+        return np.array([*numbers, -1], np.int32)[places]
 
     def column(self, numbers: NDArray[np.int32]) -> TextColumn:
         """Return the texts of `numbers` [n]; the same array of texts until one is added."""
@@ -119,8 +124,10 @@ class Texts:
 def _numbers(array: Any, as_float: bool) -> NDArray[Any] | None:
     """Return numbers, times or fixed-size lists of numbers, [n, ...], or None for other columns."""
     shape = [len(array)]
-    tensor = array.type.shape if isinstance(array.type, pa.FixedShapeTensorType) else None
+    tensor = array.type if isinstance(array.type, pa.FixedShapeTensorType) else None
     array = getattr(array, "storage", array)
+    if is_text(element_type(array.type)):
+        return None
     while types.is_fixed_size_list(array.type):
         shape.append(array.type.list_size)
         if array.null_count:
@@ -129,7 +136,7 @@ def _numbers(array: Any, as_float: bool) -> NDArray[Any] | None:
         array = array.flatten()
     if types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    if types.is_temporal(array.type):
+    if is_time := types.is_temporal(array.type):
         array = array.view(pa.int64() if array.type.bit_width == 64 else pa.int32())
     elif types.is_decimal(array.type):
         array = array.cast(pa.float64())
@@ -137,17 +144,21 @@ def _numbers(array: Any, as_float: bool) -> NDArray[Any] | None:
     if not (is_floating or types.is_integer(array.type) or types.is_boolean(array.type)):
         return None
     if as_float:
-        array = array.cast(pa.float64(), safe=False)
+        array = array.cast(pa.float64(), safe=not is_time)
     elif array.null_count and not is_floating:
         return None
     values = array.to_numpy(zero_copy_only=False)
-    return np.asarray(values).reshape(shape if tensor is None else [shape[0], *tensor])
+    if tensor is None:
+        return np.asarray(values).reshape(shape)
+    places = tensor.permutation or range(len(tensor.shape))  # the axis in memory of each axis
+    values = np.reshape(values, [shape[0], *tensor.shape])
+    return np.ascontiguousarray(values.transpose(0, *(place + 1 for place in places)))
 
 
 def _value(scalar: Any, as_float: bool) -> Any:
     """Return a value, a list of numbers as an array; ValueError for a missing list."""
     if not isinstance(scalar, pa.ListScalar):
-        return scalar.as_py()
+        return float_of(scalar.as_py()) if as_float else scalar.as_py()
     kind = element_type(scalar.type)
     if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind)):
         return scalar.as_py()

@@ -1,4 +1,4 @@
-"""Read the image of a row, its bytes or the file at its path, and check the names of columns."""
+"""Convert values of a row, such as an image or its path, and check the names of columns."""
 
 from __future__ import annotations
 
@@ -20,6 +20,17 @@ def check_fields(fields: Iterable[str], taken: Collection[str] = ()) -> None:
                 f"column {name!r} has a name that samples use for something else; leave it out "
                 f"by dataset.storage.columns, or type dataset.storage.key_column={name}"
             )
+
+
+def float_of(value: float | None) -> float:
+    """Return a number as a float, NaN for None; ValueError for an integer that it would round."""
+    number = float("nan") if value is None else float(value)
+    if value is not None and isinstance(value, int) and number != value:
+        raise ValueError(
+            f"is {value}, which a float would round; store the column as text, or list the other "
+            f"columns in dataset.storage.columns"
+        )
+    return number
 
 
 def image_bytes(value: Any, root: str, *, max_bytes: int) -> bytes:

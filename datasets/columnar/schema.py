@@ -109,12 +109,12 @@ def _plain(kind: Any) -> Any:
 
 def is_bytes(kind: Any) -> bool:
     """Return whether values of an Arrow type are bytes."""
-    return bool(types.is_binary(kind) or types.is_large_binary(kind))
+    return str(kind) in ("binary", "large_binary", "binary_view")
 
 
 def is_text(kind: Any) -> bool:
     """Return whether values of an Arrow type are texts."""
-    return bool(types.is_string(kind) or types.is_large_string(kind))
+    return str(kind) in ("string", "large_string", "string_view")
 
 
 def is_list(kind: Any) -> bool:
@@ -186,11 +186,14 @@ def read_keys(column: Any, name: str) -> list[bytes]:
 
 def _filled(column: Any, what: str, name: str) -> Any:
     """Return a column without nulls, decoded from its dictionary."""
+    if types.is_dictionary(kind := column.type):
+        # The library cannot decode views of texts, which polars writes.
+        value = pa.large_string() if is_text(kind.value_type) else kind.value_type
+        column = column.cast(pa.dictionary(kind.index_type, value, kind.ordered)).cast(value)
     if column.null_count:
         row = column.is_null().index(True).as_py()
         raise ValueError(
             f"{name} lacks a {what} in record {row} ({column.null_count:,} in all); fill it in, or "
             f"choose another column by dataset.storage.{what}_column"
         )
-    is_coded = types.is_dictionary(column.type)
-    return column.cast(column.type.value_type) if is_coded else column
+    return column

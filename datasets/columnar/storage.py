@@ -123,11 +123,11 @@ class TableStorage(FileStorage):
 
     def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
         """Read rows; rows of a damaged group are bad records."""
-        opened = self.opened
+        opened, checked = self.opened, set[int]()
         found: list[Row] = [""] * len(indices)
         for number, places, local in by_part(self._ends, self.index.rows(indices)):
             try:
-                rows = self._group(opened, number).read(local, self.form.columns)
+                rows = self._group(opened, number, checked).read(local, self.form.columns)
             except RecordError as error:
                 rows = [str(error)] * len(local)
             for place, row in zip(places.tolist(), rows, strict=True):
@@ -147,10 +147,10 @@ class TableStorage(FileStorage):
         names = {column: field for column, field in self._roles.fields.items() if field in fields}
         if not names.keys() <= self._plain.keys():
             return None
-        taken, texts = dict[str, Any](), opened[-1]
+        taken, texts, checked = dict[str, Any](), opened[-1], set[int]()
         try:
             for number, places, local in by_part(self._ends, rows) if names else ():
-                group = self._group(opened, number)
+                group = self._group(opened, number, checked)
                 for column, field in names.items():
                     values = group.numbers(column, texts.get(column))
                     if values is None:
@@ -181,8 +181,8 @@ class TableStorage(FileStorage):
             return str(error)
         return {**row, "image": image}
 
-    def _group(self, opened: Any, number: int) -> Group:
-        """Return a group of rows, from the cache or its file."""
+    def _group(self, opened: Any, number: int, checked: set[int]) -> Group:
+        """Return a group of rows, from the cache or its file; add the file to those `checked`."""
         from penstock.datasets.columnar.group import Group
 
         file, group, count = self._groups[number]
@@ -190,18 +190,19 @@ class TableStorage(FileStorage):
         handles, files, groups, _ = opened
 
         def load() -> tuple[Group, int]:
-            def opened_file() -> tuple[TableFile, int]:
-                self._files.refuse_changed(file)
-                return self.form_class.open(handles[name], file_bytes), 1
-
-            try:
-                table: TableFile = files.get(file, opened_file)
-                rows, size = table.read(group, [*self._roles.fields])
-                if len(rows) != count:
-                    raise RecordError("it is not what it was when the index was made")
-            except RecordError as error:
-                raise RecordError(f"{name}, group {group}: {error}") from error
+            table: TableFile = files.get(
+                file, lambda: (self.form_class.open(handles[name], file_bytes), 1)
+            )
+            rows, size = table.read(group, [*self._roles.fields])
+            if len(rows) != count:
+                raise RecordError("it is not what it was when the index was made")
             return Group(rows, self._roles, self.max_record_bytes), size
 
-        found: Group = groups.get(number, load)
+        try:
+            if file not in checked:  # reading a mapped file that was cut ends the process
+                self._files.refuse_changed(file)
+                checked.add(file)
+            found: Group = groups.get(number, load)
+        except RecordError as error:
+            raise RecordError(f"{name}, group {group}: {error}") from error
         return found

@@ -14,6 +14,7 @@ from penstock.datasets.records.matching import plain
 IMAGE_COLUMNS = ("image", "file_name", "filename", "file", "path", "image_path", "image_name",
                  "image_id", "imageid", "image index", "key")  # fmt: skip
 """Usual names of the key column, case-insensitive."""
+_FIELD_CHARACTERS = 1 << 25  # the library's default of 1 << 17 is less than a long text
 
 
 def iter_csv(
@@ -28,6 +29,7 @@ def iter_csv(
                 delimiter = next((each for each in ",\t;" if each in first), ",")
                 file.seek(0)
             texts = (raw.decode("utf-8" if n else "utf-8-sig") for n, raw in enumerate(file))
+            csv.field_size_limit(_FIELD_CHARACTERS)
             reader = csv.reader(texts, delimiter=delimiter, strict=True)
             for values in reader:
                 width = width or len(values)

@@ -33,7 +33,7 @@ from penstock.datasets.files.zip_members import (
     read_member,
 )
 from penstock.datasets.records.labels import CLASSES_NAME
-from penstock.datasets.writing import refuse_line_breaks
+from penstock.datasets.writing import refuse_class_names
 
 # NumPy accepts headers of at most 10,000 bytes, after the local header of a member.
 _HEAD_BYTES = 1 << 17
@@ -168,7 +168,8 @@ def _column(name: str, value: Any) -> Any:
             array = np.array(rows)
         else:
             array = value.detach().numpy()
-        if array.ndim and array.dtype.kind in "biufcU":
+        is_changed = array.dtype.kind == "U" and array.tolist() != value
+        if array.ndim and array.dtype.kind in "biufcU" and not is_changed:
             array.flags.writeable = False
             return array
     except (AttributeError, TypeError, ValueError, RuntimeError):  # another layout, type or shape
@@ -188,7 +189,7 @@ class ShardWriter(Writer):
     cannot_hold = frozenset("files pixels shapes bytes values missing".split())
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        refuse_line_breaks("class name", plan.class_names or ())
+        refuse_class_names(plan.class_names or ())
         if not plan.samples:
             raise ValueError("pack: none of the first records can be read; repair them")
         stacked(plan.samples, texts=self.texts)
@@ -200,6 +201,8 @@ class ShardWriter(Writer):
         if not found:
             return ()
         keys = plan.index.raw_keys(np.array([record.index for record in found], np.int64))
+        if wrong := [key for key in keys if b"\0" in key]:
+            raise ValueError(f"pack: the key {wrong[0]!r:.100} has a zero byte; pack it as lmdb")
         texts = [key.decode("utf-8", "surrogateescape") for key in keys]
         arrays = stacked([plan.samples[0], *found], texts=self.texts)  # of the sample's types
         rows = {name: array[1:] for name, array in arrays.items()}

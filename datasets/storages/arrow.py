@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from penstock.core.registry import register
+from penstock.core.sample import RecordError
 from penstock.datasets.columnar.form import TableFile, TableForm, damage
 from penstock.datasets.columnar.storage import TableStorage
 from penstock.datasets.columnar.writer import TableWriter
@@ -16,6 +17,7 @@ from penstock.datasets.files.access import RangeFile, retried
 from penstock.datasets.files.data_files import DataFiles, find_data_files
 
 _MAGIC = b"ARROW1"
+_MARK = b"\xff\xff\xff\xff"  # before the size of each part of a stream, since Arrow 0.15
 _BATCH_BYTES = 4096  # of the objects that point into the file, for each batch
 
 
@@ -36,8 +38,13 @@ class ArrowFile(TableFile):
                 reader = pa.ipc.open_file(self._memory)
                 self._count, self._get = reader.num_record_batches, reader.get_batch
             else:
-                reader = pa.ipc.open_stream(self._memory)
+                stream = pa.BufferReader(self._memory)
+                reader = pa.ipc.open_stream(stream)
                 batches = list(reader)
+                has_end = self._memory[:4] != _MARK or self._memory[-8:] == _MARK + bytes(4)
+                if not has_end or stream.tell() < self._memory.size:
+                    said = "the stream lacks its end mark, or goes on after it"
+                    raise RecordError(f"{said}; close its writer, or copy the file again")
                 self._count, self._get = len(batches), batches.__getitem__
             self.schema = reader.schema
         self.content = [self._memory.size]

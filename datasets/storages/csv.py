@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from decimal import Decimal
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -26,9 +27,10 @@ from penstock.datasets.records.labels import MISSING
 from penstock.datasets.storages.arrow import ArrowFile
 
 _BLOCK_BYTES = 1 << 25  # no row may be longer
-_PARSER = 5  # raise it when the same file gives other columns
+_PARSER = 6  # raise it when the same file gives other columns
 _MISSING = (*MISSING, "?", "N/A", "n/a", "NULL")
 _CODE = "^ *[+-]?0[0-9xX]"  # a code such as 007 is text
+_LONG = "^ *[+-]?[0-9]{16,} *$"  # an integer that a float may round
 
 
 @dataclass(frozen=True, repr=False)
@@ -152,7 +154,11 @@ class CsvStorage(TableStorage):
             return texts
         for kind in kinds:  # spaces may follow the commas
             with suppress(pa.ArrowInvalid):
-                return pc.utf8_trim_whitespace(texts).cast(kind)
+                numbers = pc.utf8_trim_whitespace(texts).cast(kind)
+                if kind == pa.int64() and not numbers.null_count:
+                    return numbers
+                long = texts.filter(pc.match_substring_regex(texts, _LONG)).to_pylist()
+                return numbers if all(Decimal(text) == float(text) for text in long) else texts
         return texts
 
 

@@ -10,7 +10,7 @@ from penstock.core.sample import BadRecord, Record
 from penstock.datasets.storages.lmdb import LmdbWriter
 from penstock.datasets.storages.parquet import ParquetWriter
 from penstock.datasets.storages.zip import ZipWriter
-from penstock.datasets.writing import recoded, write_storage
+from penstock.datasets.writing import make_plan, recoded, write_storage
 from tests.contracts.records import ListedRecords
 from tests.memory_storage import MemoryStorage
 
@@ -29,6 +29,13 @@ def test_changed_records_keep_their_order_among_bad_ones():
     bad = [(r.index, r.cause) for r in records if isinstance(r, BadRecord)]
     assert bad == [(5, "a five"), (99, "gone")]
     assert all(r.fields == {"number": r.index} for r in records if isinstance(r, Record))
+
+
+def test_parts_of_a_source_without_sizes_follow_those_of_some_records():
+    writer = LmdbWriter()
+    writer.part_bytes = 10_000
+    plan = make_plan(writer, ListedRecords({str(n): {"image": bytes(1000)} for n in range(50)}))
+    assert [len(part) for part in plan.parts] == [9, 9, 9, 9, 9, 5]
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from penstock.datasets.records.file_storage import FileStorage, Form
 from penstock.datasets.records.labels import CLASSES_NAME, class_ids
 from penstock.datasets.records.table import Table
 from penstock.datasets.storages.lmdb.pages import Entry, read_meta, scan_pages
-from penstock.datasets.writing import refuse_line_breaks
+from penstock.datasets.writing import refuse_class_names
 
 _INDEX_KEY = b"penstock"  # sorted after the numbers of the records
 _PAGE_BYTES = 4096
@@ -74,9 +74,9 @@ class LmdbStorage(FileStorage):
         paths = data if os.path.isfile(data) else self.paths
         return find_data_files(paths, endings=self.form.endings, where=str(self))
 
-    def read(self, indices: NDArray[np.int64]) -> list[Record | BadRecord]:
-        """Read records; ValueError if another program has written to the file since the scan."""
-        records = super().read(indices)
+    def records(self, indices: NDArray[np.int64], *found: Any) -> list[Record | BadRecord]:
+        """Make records; ValueError if another program has written to the file since the scan."""
+        records = super().records(indices, *found)
         if self.form.key_format is None:
             return records
         index = self.index
@@ -236,7 +236,7 @@ class LmdbWriter(Writer):
     part_bytes = 1 << 26
 
     def begin(self, folder: Path, plan: PackPlan) -> None:
-        refuse_line_breaks("class name", plan.class_names or ())
+        refuse_class_names(plan.class_names or ())
 
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]

@@ -10,6 +10,7 @@ from uuid import UUID
 
 import numpy as np
 
+from penstock.datasets.columnar.images import float_of
 from penstock.datasets.records.labels import LabelIds, column_ids
 
 # ``whole``: integers or bools without nulls; ``value``: as `plain` returns it.
@@ -56,10 +57,8 @@ def convert(value: Any, kind: Kind) -> Any:
     value = plain(value)
     if kind == "whole" and not isinstance(value, int):
         raise ValueError(f"is {value!r:.50} now, and held whole numbers alone when it was listed")
-    if value is None:
-        return float("nan") if kind == "float" else None
     if kind == "float":
-        return float(value)
+        return float_of(value)
     return str(value) if kind == "text" and isinstance(value, int | float) else value
 
 

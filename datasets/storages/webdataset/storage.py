@@ -30,9 +30,9 @@ from penstock.datasets.storages.webdataset.layout import (
     pack_key,
     pack_members,
 )
-from penstock.datasets.writing import refuse_line_breaks
+from penstock.datasets.writing import refuse_class_names
 
-_UNPACKED = (b"\x1f\x8b", b"(\xb5/\xfd")  # gzip, zstd
+_COMPRESSED = (b"\x1f\x8b", b"(\xb5/\xfd", b"BZh", b"\xfd7zXZ")  # gzip, zstd, bzip2, xz
 
 
 @register("storage", "webdataset")
@@ -97,8 +97,9 @@ class Tar(Form):
 
     def scan(self, file: RangeFile, file_bytes: int, name: str, max_bytes: int) -> Table:
         window = Window(file)
-        if window.read(0, 6).startswith(_UNPACKED):
-            raise RecordError("it is compressed; end its name in .tar.gz or .tar.zst, or unpack it")
+        if window.read(0, 6).startswith(_COMPRESSED):
+            said = "it is compressed; unpack it, or, if by gzip or zstd, end its name"
+            raise RecordError(f"{said} in .tar.gz or .tar.zst")
         plain = name.removesuffix(".gz").removesuffix(".zst")
         prefix = os.fsencode(os.path.splitext(plain)[0]) + b"/" if self.shard_keys else b""
         keys: list[bytes] = []
@@ -160,7 +161,7 @@ class WebDatasetWriter(Writer):
 
     Args:
         shard_records: Maximum records of a shard.
-        shard_bytes: Maximum bytes of a shard, as far as the source's index knows them.
+        shard_bytes: Maximum bytes of a shard, by the source's index or the sizes of some records.
     """
 
     version = 2
@@ -177,7 +178,7 @@ class WebDatasetWriter(Writer):
     def begin(self, folder: Path, plan: PackPlan) -> None:
         for record in plan.samples:
             pack_members(record)
-        refuse_line_breaks("class name", plan.class_names or ())
+        refuse_class_names(plan.class_names or ())
 
     def write_part(
         self, folder: Path, plan: PackPlan, part: Part, records: Iterator[Record]

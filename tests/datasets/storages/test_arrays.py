@@ -222,6 +222,8 @@ def test_large_arrays_are_views_of_the_file_and_cannot_be_written(tmp_path):
         (torch.ones(3, 3, dtype=torch.bfloat16), "it is a torch.bfloat16 tensor"),
         (torch.eye(3).to_sparse(), "it is a torch.float32 tensor"),
         ([torch.ones(2), torch.ones(3)], "it is a list"),
+        ([1, "a"], "it is a list"),
+        (["a\0", "b"], "it is a list"),
         ({}, "the arrays are empty"),
         ({"a": torch.ones(2), "b": 3}, "'b' is a int that cannot"),
         ({"image": torch.ones(0, 4, 4, 3)}, "the arrays are empty"),

@@ -1,10 +1,12 @@
 """Arrow: folders that the public hub's `save_to_disk` wrote, and streams that lose batches."""
 
 import json
+import os
 import pickle
 
 import numpy as np
 import pyarrow as pa
+import pytest
 
 from penstock.datasets.storages.arrow import ArrowStorage
 from tests.contracts.storage import summary
@@ -48,3 +50,21 @@ def test_a_file_that_was_replaced_is_not_read(tmp_path):
     assert bad.cause == "a.arrow, group 1: it was written anew while it was in use"
     path.unlink()
     assert "No such file" in pickle.loads(pickle.dumps(storage)).read(np.array([0]))[0].cause
+
+
+@pytest.mark.parametrize("content", [lambda b: b[:-8], lambda b: b * 2])
+def test_a_stream_that_does_not_end_where_the_file_ends_is_refused(tmp_path, content):
+    path = tmp_path / "a.arrow"
+    write_arrow(hub_table(images(30)), path, new=pa.ipc.new_stream)
+    path.write_bytes(content(path.read_bytes()))
+    refusal(ArrowStorage(str(path)), "the stream lacks its end mark, or goes on after it")
+
+
+def test_a_file_that_is_cut_while_it_is_mapped_gives_bad_records(tmp_path):
+    path = tmp_path / "a.arrow"
+    write_arrow(hub_table(images(3000)), path)
+    storage = ArrowStorage(str(path))
+    storage.read(np.array([0, 2999]))
+    os.truncate(path, 4096)
+    for record in storage.read(np.array([1500, 2999])):
+        assert "written anew while it was in use" in record.cause

@@ -66,7 +66,7 @@ def test_missing_values(tmp_path):
     path = put(tmp_path / "t.tsv", rows, delimiter="\t")
     first, second = CsvStorage(path).read(np.arange(2))
     assert math.isnan(first.fields.pop("e"))
-    assert first.fields == {"n": 1.0, "x": 0.5, "s": "a", "big": 1e25, "q": 3.0}
+    assert first.fields == {"n": 1.0, "x": 0.5, "s": "a", "big": "9" * 25, "q": 3.0}
     assert all(math.isnan(second.fields[name]) for name in "nxeq")
     assert second.fields["s"] is None
     assert (first.key, second.key) == ("00000000", "00000001")
@@ -155,6 +155,11 @@ def test_a_run_keeps_the_file_that_it_opened(tmp_path):
         (["1", "-2"], [int, int]),
         (["1", ""], [float, float]),
         (["1", "2.5"], [float, float]),
+        (["9007199254740993", "1"], [int, int]),
+        (["9007199254740993", ""], [str, type(None)]),
+        (["9007199254740993", "2.5"], [str, str]),
+        (["18446744073709551615", "1"], [str, str]),
+        (["9007199254740992", ""], [float, float]),
         (["1e5", "inf"], [float, float]),
         (["1", "007"], [str, str]),
         (["0x1f", "3"], [str, str]),
@@ -167,3 +172,9 @@ def test_a_column_has_the_narrowest_type_of_its_values(tmp_path, values, types):
     path = tmp_path / "t.csv"
     path.write_text("".join(f"x,{value}\n" for value in ["v", *values]))
     assert [type(record.fields["v"]) for record in read_all(CsvStorage(str(path)))] == types
+
+
+def test_long_texts_in_quotes(tmp_path):
+    path, text = tmp_path / "t.csv", "a, b" * 50_000
+    path.write_text(f'label,v\n1,"{text}"\n0,x\n')
+    assert [record.fields["v"] for record in read_all(CsvStorage(str(path)))] == [text, "x"]

@@ -86,6 +86,14 @@ def test_types_and_missing_values(tmp_path):
     assert second == {"i": 2, "m": 0.5, "s": None, "b": None, "e": None, "mixed": "x"}
 
 
+def test_an_integer_that_a_float_would_round_is_bad(tmp_path):
+    rows = [(1, None), (2, (1 << 53) + 1), (3, 1 << 60)]
+    path = put(tmp_path / "t.db", "CREATE TABLE samples (key INTEGER PRIMARY KEY, n)", rows=rows)
+    missing, rounded, exact = at(path).read(np.arange(3))
+    assert math.isnan(missing.fields["n"]) and exact.fields["n"] == 2.0**60
+    assert str((1 << 53) + 1) in rounded.cause
+
+
 def test_images_are_not_read_for_the_index(tmp_path):
     path = put_samples(tmp_path / "t.db", [b"x" * 100_000] * 50)
     content = bytearray(open(path, "rb").read())

@@ -79,10 +79,40 @@ def test_writing_to_a_record_leaves_the_cache_unchanged(put):
 
 
 def test_tensors(put):
-    values = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
-    storage = put(pa.table({"volume": pa.FixedShapeTensorArray.from_numpy_ndarray(values)}))()
-    found = np.stack([record.fields["volume"] for record in read_all(storage)])
-    assert found.dtype == np.float32 and np.array_equal(found, values)
+    straight = np.arange(24, dtype=np.float32).reshape(4, 2, 3)
+    for values in (straight, straight.transpose(0, 2, 1)):
+        storage = put(pa.table({"volume": pa.FixedShapeTensorArray.from_numpy_ndarray(values)}))()
+        found = np.stack([record.fields["volume"] for record in read_all(storage)])
+        assert found.dtype == np.float32 and np.array_equal(found, values)
+
+
+@pytest.mark.parametrize("index", [pa.int8(), pa.uint32()])
+def test_views_and_dictionaries_of_texts(put, index):
+    image = pa.struct([("bytes", pa.binary_view()), ("path", pa.string_view())])
+    codes = pa.DictionaryArray.from_arrays(pa.array([0, None], index), pa.array(["u"]))
+    table = pa.table(
+        {
+            "key": pa.array(["one", "a text beyond 12 bytes"], pa.string_view()),
+            "label": pa.array(["y", "x"], pa.string_view()),
+            "image": pa.array([{"bytes": b"1"}, {"bytes": b"2"}], image),
+            "code": codes,
+        }
+    )
+    at = put(table)
+    assert [(r.key, r.fields) for r in read_all(at())] == [
+        ("one", {"image": b"1", "code": "u", "label": 1}),
+        ("a text beyond 12 bytes", {"image": b"2", "code": None, "label": 0}),
+    ]
+    assert at().take(np.arange(2), {"code"})["code"].tolist() == ["u", None]
+
+
+def test_an_integer_that_a_float_would_round_is_bad(put):
+    values = pa.array([1, None, (1 << 53) + 1, 1 << 60])
+    storage = put(pa.table({"x": values}))()
+    one, missing, rounded, exact = read_all(storage)
+    assert [one.fields["x"], exact.fields["x"]] == [1.0, 2.0**60]
+    assert np.isnan(missing.fields["x"]) and str((1 << 53) + 1) in rounded.cause
+    assert storage.take(np.arange(4), {"x"}) is None
 
 
 def test_an_image_that_is_not_in_the_file_is_bad(put):

@@ -64,9 +64,13 @@ LATE = [{"image": pixels(3 + (i == 13), 4, 3)} for i in range(60)]  # the writer
         (listed([1], "a b"), "expected a name of letters"),
         (listed([np.ones(2), np.ones(3)]), "float64 [3] in 'k1'"),
         (listed([1 << 70]), "field 'x' is a int in 'k0'"),
+        (listed([np.ones(2, np.longdouble)]), "field 'x' is float128 [2] in 'k0'"),
         (listed(["text"]), "pack it as lmdb"),
         (ListedRecords({"a": {"x": 0}, "b": {"y": 1}}), "missing in 'b'"),
         (ListedRecords({"a": {"label": 0}}, ["two\nlines"]), "has a line break"),
+        (ListedRecords({"a": {"label": 1}}, ["one", "two "]), "class name 'two '"),
+        (ListedRecords({"a": {"label": 0}}, [""]), "class name ''"),
+        (ListedRecords({"a\0": {"x": 0}}), "the key b'a\\x00'"),
         (ListedRecords({str(i): fields for i, fields in enumerate(LATE)}), "in '13'"),
     ],
 )

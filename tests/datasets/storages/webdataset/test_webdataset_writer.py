@@ -66,7 +66,7 @@ def test_what_cannot_be_held(tmp_path):
         ({"": 1}, None, "a field is called '', which shards cannot hold"),
         ({"valid": 1}, None, "a field is called 'valid', which shards cannot hold"),
         ({"A.b": b""}, None, "a field is called 'A.b', which shards cannot hold"),
-        ({"label": 0}, ("a\nb",), r"class name 'a\\nb' has a line break"),
+        ({"label": 0}, ("a\nb",), r"class name 'a\\nb' is blank"),
         ({"x": {1, 2}}, None, "a field of x: .*set is not JSON"),
     ):
         source = ListedRecords({"a": image | fields}, classes)
