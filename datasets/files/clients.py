@@ -20,6 +20,7 @@ from functools import cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import quote
 
 from penstock.core.stage_times import Traffic, counted, traffic
 from penstock.core.user_errors import ExplainedError
@@ -67,8 +68,8 @@ class Found(NamedTuple):
     mark: str
 
 
-Answer = tuple[bytes, Found | None]
-"""Bytes of a file, and the file; None if it ends before them."""
+Answer = tuple[bytes, Found]
+"""Bytes of a file, and the file."""
 
 
 def side_by_side(read: Callable[[T], R], each: Sequence[T]) -> list[R]:
@@ -120,11 +121,10 @@ def read_place(url: str, name: str, start: int, stop: int, mark: str | None = No
 
     def read(client: Client) -> Answer:
         answer = content, found = client.get(name, start, stop)
-        if found is not None:  # some servers ignore ranges
-            if mark not in (None, found.mark):
-                raise RemoteError(f"{url}/{name}: {_CHANGED}")
-            if len(content) != (wanted := max(min(stop, found.size_bytes) - start, 0)):
-                raise OSError(errno.EIO, f"{len(content):,} of {wanted:,} bytes were sent")
+        if mark not in (None, found.mark):
+            raise RemoteError(f"{url}/{name}: {_CHANGED}")
+        if len(content) != (wanted := max(min(stop, found.size_bytes) - start, 0)):
+            raise OSError(errno.EIO, f"{len(content):,} of {wanted:,} bytes were sent")
         traffic().fetched_bytes += len(content)
         return answer
 
@@ -194,6 +194,8 @@ _REMEDIES = {
     "ContainerNotFound": "there is no such container; look at its name",
     "PermanentRedirect": _OTHER_REGION,
     "redirect without LOCATION": _OTHER_REGION,
+    "Range request not supported": "the server sends whole files only; copy the data to a disk, or "
+    "to a server that sends ranges, such as nginx",
     "AuthorizationHeaderMalformed": _OTHER_REGION,
     "ExpiredToken": "the credentials have expired; renew them and resume with trainer.resume=auto",
 }
@@ -210,6 +212,8 @@ def _explained(error: Exception) -> tuple[bool, str | None]:
         return False, None
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403"):
         return False, _DENIED
+    if "path segment" in said:  # which obstore cannot read
+        return False, f"{_line(said)}; rename the file"
     return status[:1] != "4" or status in ("408", "429"), _line(said) or kind
 
 
@@ -253,7 +257,9 @@ class _ObjectStore:
         }
         if scheme.startswith("s3") and (provider := _boto3_credentials()) is not None:
             options["credential_provider"] = provider
-        make = HTTPStore.from_url if scheme.startswith("http") else from_url
+        make: Any = HTTPStore.from_url
+        if not scheme.startswith("http"):  # obstore decodes % and cuts off all behind ? and #
+            make, url = from_url, quote(url, safe=":/@")
         self._api, self._store = obstore, make(url, **options)
 
     def files(self, folder: str = "") -> Iterator[Found]:
@@ -279,7 +285,7 @@ class _ObjectStore:
             status = _STATUS.search(str(error))
             # obstore raises for a range that begins at the end of the file.
             if (status and status[1] == "416") or "but object was only" in str(error):
-                return b"", None
+                return b"", self.head(name)
             raise
         return bytes(answer.bytes()), _found(answer.meta)
 

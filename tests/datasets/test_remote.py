@@ -12,9 +12,10 @@ import pytest
 from penstock import build_loader, compose
 from penstock.core.sample import BadRecord
 from penstock.datasets.annotations.in_records import InRecords
-from penstock.datasets.files import clients, remote
+from penstock.datasets.files import byte_streams, clients, remote
 from penstock.datasets.files.clients import RemoteError
 from penstock.datasets.records.splits import StorageRecipe, find_parts, open_split
+from penstock.datasets.sources.jsonl import JsonlSource
 from penstock.datasets.storages.csv import CsvStorage
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage, LmdbWriter
@@ -186,6 +187,13 @@ def test_a_missing_file_is_a_bad_record_and_a_refusal_is_an_error(store, photos)
         read_all(storage)
 
 
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b", "a%b"])
+def test_a_folder_of_an_odd_name_is_read_and_no_other(name, store):
+    store.files |= {f"x/{folder}/yew/1.jpg": folder.encode() for folder in ("a", "a b", name)}
+    [record] = read_all(ImageFolder(f"s3://{BUCKET}/x/{name}"))
+    assert record.fields["image"] == name.encode()
+
+
 @pytest.mark.parametrize("heed", [None, "bare"])
 def test_content_that_changes_while_it_is_read_is_an_error(store, photos, tmp_path, heed):
     store.fault = lambda method, key: heed
@@ -199,6 +207,25 @@ def test_content_that_changes_while_it_is_read_is_an_error(store, photos, tmp_pa
     assert len(read_all(ZipStorage(url))) == 16, "the next run reads what is there now"
 
 
+def test_a_stream_whose_file_becomes_shorter_is_an_error(store, monkeypatch):
+    monkeypatch.setattr(byte_streams, "PIECE_BYTES", 1 << 18)
+    line = b'{"x": "%b"}\n' % bytes(1 << 10).hex().encode()
+    store.files["x.jsonl"] = line * 1000
+    source = JsonlSource(f"s3://{BUCKET}/x.jsonl")
+    items = source.read(source.shards(0)[0], 0)
+    next(items)
+    store.files["x.jsonl"] = line * 100
+    with pytest.raises(RemoteError, match="its content was changed since it was looked at"):
+        list(items)
+
+
+def test_a_server_without_ranges_is_an_error_at_once(store):
+    store.files["x.jpg"] = b"content"
+    store.fault = lambda method, key: "whole"
+    with pytest.raises(RemoteError, match="sends whole files only"):
+        remote.read_url(f"{store.url}/{BUCKET}/x.jpg")
+
+
 @pytest.mark.parametrize(
     ("url", "fault", "said"),
     [
@@ -207,6 +234,7 @@ def test_content_that_changes_while_it_is_read_is_an_error(store, photos, tmp_pa
         (f"s3://{BUCKET}/train", 301, "in another region; set AWS_REGION"),
         (f"s3://{BUCKET}/train", 403, "access is denied"),
         (f"s3://{BUCKET}/train", 503, "after several tries"),
+        (f"s3://{BUCKET}/odd", None, 'odd/x//1.jpg".*; rename the file'),
         (f"s3://me:word@{BUCKET}/train", None, "carries a password"),
         (f"https://{BUCKET}/train.zip?token=word", None, "carries a password or a query"),
         ("sss://bucket/train", None, "sss.*expected s3, gs"),
@@ -216,6 +244,7 @@ def test_content_that_changes_while_it_is_read_is_an_error(store, photos, tmp_pa
 @pytest.mark.parametrize("make", [ImageFolder, WebDatasetStorage])
 def test_one_line_says_what_is_wrong(make, url, fault, said, store):
     store.fault = lambda method, key: fault
+    store.files["odd/x//1.jpg"] = b""
     with pytest.raises((ValueError, RemoteError)) as raised:
         len(make(url))
     text = str(raised.value)
