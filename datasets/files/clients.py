@@ -32,6 +32,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _STATUS = re.compile(r"status code: (\d{3})")
+_ATTEMPT = re.compile(r"Error performing \w+ \S+ in .*? - ")
 _SIGNED = re.compile(r"(\w+://[^\s?]+)\?\S+")
 _AT_ONCE = 64
 _READER = "penstock-remote"
@@ -214,12 +215,15 @@ def _explained(error: Exception) -> tuple[bool, str | None]:
         return False, _DENIED
     if "path segment" in said:  # which obstore cannot read
         return False, f"{_line(said)}; rename the file"
-    return status[:1] != "4" or status in ("408", "429"), _line(said) or kind
+    if status[:1] != "4" or status in ("408", "429"):
+        return True, f"the server answers {status}" if status else _line(said) or kind
+    return False, _line(said)
 
 
 def _line(said: object) -> str:
     """Return a library's message without the requested address, which may be signed."""
-    text = _SIGNED.sub(r"\1", str(said).partition("\n\nDebug source")[0])
+    text = _ATTEMPT.sub("", str(said).partition("\n\nDebug source")[0])
+    text = _SIGNED.sub(r"\1", text)
     if "error sending request" in text:
         return "the server does not answer; look at the network, and at AWS_ENDPOINT_URL if set"
     return " ".join(text.split())[:300]

@@ -219,6 +219,16 @@ def test_a_stream_whose_file_becomes_shorter_is_an_error(store, monkeypatch):
         list(items)
 
 
+def test_an_outage_is_one_warning(store, monkeypatch, caplog):
+    monkeypatch.setattr(clients, "_retry_s", 0.25)
+    monkeypatch.setattr(clients, "_QUIET_S", 0)
+    store.fault = lambda method, key: 503
+    for name in ("a.jpg", "b.jpg"):
+        with pytest.raises(RemoteError, match="503"):
+            remote.read_url(f"s3://{BUCKET}/{name}")
+    assert caplog.text.count("retrying for 0.25 s") == 1
+
+
 def test_a_server_without_ranges_is_an_error_at_once(store):
     store.files["x.jpg"] = b"content"
     store.fault = lambda method, key: "whole"
