@@ -185,8 +185,9 @@ def _warn_once(text: str) -> None:
 
 _CHANGED = "its content was changed since it was looked at; start again"
 _DENIED = (
-    "access is denied, or nothing is there and the key may not list; give credentials, or for a "
-    "public bucket AWS_SKIP_SIGNATURE=true, by the environment (docs/remote.md)"
+    "access is denied, or nothing is there and the key may not list; give credentials by the "
+    "environment; for a public bucket set AWS_SKIP_SIGNATURE=true, or the variable of Google or "
+    "Azure (docs/remote.md)"
 )
 _NO_BUCKET = "there is no such bucket; look at its name, and at AWS_ENDPOINT_URL"
 _OTHER_REGION = "the bucket is in another region; set AWS_REGION to it"

@@ -219,6 +219,13 @@ def test_a_stream_whose_file_becomes_shorter_is_an_error(store, monkeypatch):
         list(items)
 
 
+def test_google_cloud_storage_is_listed_and_read(store, photos, monkeypatch):
+    monkeypatch.setenv("GOOGLE_BASE_URL", store.url)
+    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
+    url = store.put(photos / "train", "train").replace("s3:", "gs:")
+    assert summary(read_all(ImageFolder(url))) == summary(read_all(ImageFolder(f"{photos}/train")))
+
+
 def test_an_outage_is_one_warning(store, monkeypatch, caplog):
     monkeypatch.setattr(clients, "_retry_s", 0.25)
     monkeypatch.setattr(clients, "_QUIET_S", 0)
