@@ -205,7 +205,11 @@ class _Link:
 
     def poll(self) -> _Given | None:
         """Take the next message, or wait for it briefly."""
+        from pika import exceptions
+
         with self.lock:
+            if not self.channel.is_open:  # `settle` noticed it; pika would raise AssertionError
+                raise exceptions.ChannelWrongStateError("the connection is lost")
             if not self._ready:
                 if self._received >= self._wanted:
                     if self._consumer:

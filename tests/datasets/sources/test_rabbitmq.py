@@ -132,6 +132,18 @@ def test_after_a_lost_connection_unacknowledged_messages_come_again(server, prox
 
 
 @service
+def test_a_loss_that_an_acknowledgement_notices(server, proxy, monkeypatch):
+    monkeypatch.setattr(rabbitmq, "_AHEAD", 5)
+    server.put(12)
+    reader = (source := RabbitSource(through(proxy), queue=server.queue)).read(server.queue, 0)
+    assert len(list(islice(reader, 5))) == 5
+    proxy.cut()
+    with pytest.raises((pika.exceptions.AMQPError, OSError)):
+        source._link.is_empty()
+    assert {item.value for item in islice(reader, 12)} == {PHOTO + b"%d" % n for n in range(12)}
+
+
+@service
 @pytest.mark.parametrize("deleted", [True, False])
 def test_a_missing_broker_or_queue_is_one_clear_error(server, proxy, monkeypatch, deleted):
     monkeypatch.setattr(rabbitmq, "get_retry_s", lambda: 0.3)
