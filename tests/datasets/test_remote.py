@@ -99,6 +99,7 @@ def test_patterns_braces_and_single_files(store, photos, tmp_path):
     every = summary(read_all(WebDatasetStorage(url)))
     for pattern in (
         f"{url}/shard-00000{{0..3}}.tar",
+        f"{url}/shard-00000{{3..0}}.tar",
         f"{url}/*.tar",
         [f"{url}/{name}" for name in names],
     ):
