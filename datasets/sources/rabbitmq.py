@@ -230,11 +230,10 @@ class _Link:
         from pika import exceptions
 
         with self.lock, suppress(exceptions.AMQPError, OSError):
+            settle = self.channel.basic_nack if again else self.channel.basic_ack
             for given in taken:
-                if given.link is self and again:
-                    self.channel.basic_nack(given.tag)
-                elif given.link is self:
-                    self.channel.basic_ack(given.tag)
+                if given.link is self:
+                    settle(given.tag)
 
     def close(self) -> None:
         """Close the connection; the broker redelivers unacknowledged messages."""
