@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import sys
 import time
 from itertools import islice
 
@@ -129,6 +130,14 @@ def test_after_a_lost_connection_unacknowledged_messages_come_again(server, prox
     del source, reader
     gc.collect()
     assert not eventually(server.left, timeout_s=0.5)
+
+
+@service
+def test_messages_that_no_checkpoint_holds_take_no_memory(server):
+    server.put(3)
+    reader = RabbitSource(URL, queue=server.queue).read(server.queue, 0)
+    first = next(reader)
+    assert next(reader).value and sys.getrefcount(first) == 2  # the name and the argument
 
 
 @service
