@@ -10,6 +10,7 @@ import errno
 import importlib.util
 import logging
 import os
+import posixpath
 import re
 import threading
 import time
@@ -20,7 +21,7 @@ from functools import cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
-from urllib.parse import quote
+from urllib.parse import unquote
 
 from penstock.core.stage_times import Traffic, counted, traffic
 from penstock.core.user_errors import ExplainedError
@@ -47,7 +48,7 @@ _QUIET_S = 0.5
 """Longer pauses are logged."""
 
 Client = Any
-"""Access to the files below one URL, by name; see `_ObjectStore`."""
+"""Access to the files below one URL, by name; see `_Folder`."""
 
 _retry_s = RETRY_S
 _opened_in: int | None = None  # a process
@@ -160,7 +161,7 @@ def ask(url: str, question: Callable[[Client], T], name: str = "") -> T:
     while True:
         try:
             traffic().requests += 1
-            return question(_open_client(url))
+            return question(_client(url))
         except (RemoteError, MissingFile, FileExistsError, MemoryError, TypeError, AttributeError):
             raise  # already explained, or not a server error
         except Exception as error:
@@ -229,86 +230,95 @@ def _line(said: object) -> str:
     return " ".join(text.split())[:300]
 
 
+def _client(url: str) -> Client:
+    scheme, _, path = url.partition("://")
+    host, _, folder = path.partition("/")
+    folder = unquote(folder) if scheme.lower().startswith("http") else folder
+    return _Folder(_open_client(f"{scheme}://{host}"), posixpath.normpath(folder.strip("/")))
+
+
 @cache
-def _open_client(url: str) -> Client:
+def _open_client(place: str) -> Any:
+    """Open a bucket or a server; all its folders share the connections."""
     global _opened_in
     _opened_in = os.getpid()
+    options: dict[str, Any] = {
+        "client_options": {
+            "allow_http": True,  # for an http endpoint of the user
+            "connect_timeout": timedelta(seconds=_CONNECT_S),
+            "read_timeout": timedelta(seconds=_ANSWER_S),  # between two pieces
+            "timeout": timedelta(hours=1),
+            "pool_max_idle_per_host": str(_AT_ONCE),
+        },
+        "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=_RETRY_S)},
+    }
     try:
-        return _ObjectStore(url, url.partition(":")[0].lower())
+        from obstore.store import HTTPStore, from_url
+
+        if place.lower().startswith("http"):
+            return HTTPStore.from_url(place, **options)
+        if place.lower().startswith("s3") and (provider := _boto3_credentials()) is not None:
+            options["credential_provider"] = provider
+        return from_url(place, **options)
     except Exception as error:  # obstore raises many types
         raise RemoteError(
-            f"{url}: {_line(error)}; expected s3, gs, az or https, the package obstore (extra "
+            f"{place}: {_line(error)}; expected s3, gs, az or https, the package obstore (extra "
             f"remote), and the variables of the store (docs/remote.md)"
         ) from error
 
 
-class _ObjectStore:
-    """The files below a URL of an object store or a web server."""
+class _Folder:
+    """The files below a folder of an object store or a web server, by their names in it."""
 
-    def __init__(self, url: str, scheme: str) -> None:
+    def __init__(self, store: Any, folder: str) -> None:
         import obstore
-        from obstore.store import HTTPStore, from_url
 
-        options: dict[str, Any] = {
-            "client_options": {
-                "allow_http": True,  # for an http endpoint of the user
-                "connect_timeout": timedelta(seconds=_CONNECT_S),
-                "read_timeout": timedelta(seconds=_ANSWER_S),  # between two pieces
-                "timeout": timedelta(hours=1),
-                "pool_max_idle_per_host": str(_AT_ONCE),
-            },
-            "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=_RETRY_S)},
-        }
-        if scheme.startswith("s3") and (provider := _boto3_credentials()) is not None:
-            options["credential_provider"] = provider
-        make: Any = HTTPStore.from_url
-        if not scheme.startswith("http"):  # obstore decodes % and cuts off all behind ? and #
-            make, url = from_url, quote(url, safe=":/@")
-        self._api, self._store = obstore, make(url, **options)
+        self._api, self._store = obstore, store
+        self._start = "" if folder == "." else f"{folder}/"
 
     def files(self, folder: str = "") -> Iterator[Found]:
         """List all files, or all files below a folder."""
-        for chunk in self._api.list(self._store, folder, chunk_size=1000):
-            yield from map(_found, chunk)
+        for chunk in self._api.list(self._store, self._start + folder, chunk_size=1000):
+            yield from map(self._found, chunk)
 
     def top(self) -> tuple[list[str], list[Found]]:
         """List the folders and files directly below the URL."""
-        found = self._api.list_with_delimiter(self._store)
+        found = self._api.list_with_delimiter(self._store, self._start)
         folders = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
-        return folders, list(map(_found, found["objects"]))
+        return folders, list(map(self._found, found["objects"]))
 
     def head(self, name: str) -> Found:
-        return _found(self._api.head(self._store, name))
+        return self._found(self._api.head(self._store, self._start + name))
 
     def get(self, name: str, start: int, stop: int) -> Answer:
         """Read bytes of a file, fewer at its end."""
         options: Any = {"range": (start, stop)}
         try:
-            answer = self._api.get(self._store, name, options=options)
+            answer = self._api.get(self._store, self._start + name, options=options)
         except self._api.exceptions.GenericError as error:
             # obstore raises for a range that begins at the end of the file.
             if "status code: 416" in str(error) or "but object was only" in str(error):
                 return b"", self.head(name)
             raise
-        return bytes(answer.bytes()), _found(answer.meta)
+        return bytes(answer.bytes()), self._found(answer.meta)
 
     def put(self, name: str, content: Path | bytes, *, new: bool = False) -> None:
         """Write a file atomically; FileExistsError if it must be `new` and exists."""
-        mode: Any = "create" if new else "overwrite"
+        options: Any = {"mode": "create" if new else "overwrite"}
+        options["max_concurrency"] = _PARTS_AT_ONCE
         try:
-            self._api.put(self._store, name, content, mode=mode, max_concurrency=_PARTS_AT_ONCE)
+            self._api.put(self._store, self._start + name, content, **options)
         except self._api.exceptions.AlreadyExistsError as error:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from error
 
     def delete(self, name: str) -> None:
-        self._api.delete(self._store, name)
+        self._api.delete(self._store, self._start + name)
 
-
-def _found(each: Any) -> Found:
-    mark = each["e_tag"] or str(each["last_modified"])
-    if each["e_tag"] and not mark.endswith('"'):  # Azure lists etags without quotes
-        mark = f'"{mark}"'
-    return Found(each["path"], each["size"], mark)
+    def _found(self, each: Any) -> Found:
+        mark = each["e_tag"] or str(each["last_modified"])
+        if each["e_tag"] and not mark.endswith('"'):  # Azure lists etags without quotes
+            mark = f'"{mark}"'
+        return Found(each["path"][len(self._start) :], each["size"], mark)
 
 
 def _boto3_credentials() -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -220,6 +221,13 @@ def test_a_stream_whose_file_becomes_shorter_is_an_error(store, monkeypatch):
         list(items)
 
 
+def test_the_folders_of_a_bucket_share_its_connections(store):
+    store.files |= {f"{n}/x.jpg": b"x" for n in range(40)}
+    before = len(os.listdir("/proc/self/fd"))
+    assert all(remote.read_url(f"s3://{BUCKET}/{n}/x.jpg") == b"x" for n in range(40))
+    assert len(os.listdir("/proc/self/fd")) < before + 20
+
+
 def test_google_cloud_storage_is_listed_and_read(store, photos, monkeypatch):
     monkeypatch.setenv("GOOGLE_BASE_URL", store.url)
     monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
@@ -228,13 +236,14 @@ def test_google_cloud_storage_is_listed_and_read(store, photos, monkeypatch):
 
 
 def test_an_outage_is_one_warning(store, monkeypatch, caplog):
-    monkeypatch.setattr(clients, "_retry_s", 0.25)
+    monkeypatch.setattr(clients, "_RETRY_S", 0.01)
+    monkeypatch.setattr(clients, "_retry_s", 0.75)
     monkeypatch.setattr(clients, "_QUIET_S", 0)
     store.fault = lambda method, key: 503
     for name in ("a.jpg", "b.jpg"):
         with pytest.raises(RemoteError, match="503"):
             remote.read_url(f"s3://{BUCKET}/{name}")
-    assert caplog.text.count("retrying for 0.25 s") == 1
+    assert caplog.text.count("retrying for 0.75 s") == 1
 
 
 def test_a_server_without_ranges_is_an_error_at_once(store):
