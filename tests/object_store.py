@@ -18,7 +18,8 @@ from xml.sax.saxutils import escape, unescape
 BUCKET = "bucket"
 Fault = int | str | None
 """A status to answer with; ``cut``: a body that breaks off; ``stall``: none that comes; ``short``:
-half of it, as if that were all that was asked for; ``bare``: etags of listings without quotes."""
+half of it, as if that were all that was asked for; ``whole``: all of it, whatever the range;
+``bare``: etags of listings without quotes."""
 
 
 class ObjectStore:
@@ -116,7 +117,7 @@ class ObjectStore:
             return self._send(request, 412, _error("PreconditionFailed"))
         headers = {"ETag": etag, "Last-Modified": "Mon, 05 Jan 2026 10:00:00 GMT"}
         status, size = 200, len(content)
-        if (span := request.headers.get("Range")) is not None:
+        if (span := request.headers.get("Range")) is not None and fault != "whole":
             first, _, last = span.removeprefix("bytes=").partition("-")
             start, stop = int(first), min(int(last or size - 1) + 1, size)
             if fault == "short":

@@ -86,9 +86,9 @@ def expand_braces(pattern: str) -> list[str]:
 def _choices(inner: str) -> list[str]:
     if (found := _RANGE.fullmatch(inner)) is None:
         return inner.split(",") if "," in inner else [f"{{{inner}}}"]
-    first, last = found.groups()
-    width = len(first) if first.startswith("0") else 0
-    return [f"{number:0{width}d}" for number in range(int(first), int(last) + 1)]
+    first, last = map(int, found.groups())
+    width, step = len(found[1]) if found[1].startswith("0") else 0, 1 if first <= last else -1
+    return [f"{number:0{width}d}" for number in range(first, last + step, step)]
 
 
 def is_pattern(path: str) -> bool:

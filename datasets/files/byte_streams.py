@@ -157,7 +157,7 @@ class _RemoteBytes(io.RawIOBase):
             except MissingFile as error:
                 raise RemoteError(f"{error} any more") from error
             self._piece, self._ahead = memoryview(piece), None
-            if found is not None and found.size_bytes > self._stop:
+            if found.size_bytes > self._stop:
                 self._mark = found.mark
                 self._ahead = self._request()
         taken = min(len(buffer), len(self._piece))

@@ -10,6 +10,7 @@ import errno
 import importlib.util
 import logging
 import os
+import posixpath
 import re
 import threading
 import time
@@ -20,6 +21,7 @@ from functools import cache, partial
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
+from urllib.parse import unquote
 
 from penstock.core.stage_times import Traffic, counted, traffic
 from penstock.core.user_errors import ExplainedError
@@ -31,6 +33,7 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 _STATUS = re.compile(r"status code: (\d{3})")
+_ATTEMPT = re.compile(r"Error performing \w+ \S+ in .*? - ")
 _SIGNED = re.compile(r"(\w+://[^\s?]+)\?\S+")
 _AT_ONCE = 64
 _READER = "penstock-remote"
@@ -45,7 +48,7 @@ _QUIET_S = 0.5
 """Longer pauses are logged."""
 
 Client = Any
-"""Access to the files below one URL, by name; see `_ObjectStore`."""
+"""Access to the files below one URL, by name; see `_Folder`."""
 
 _retry_s = RETRY_S
 _opened_in: int | None = None  # a process
@@ -67,8 +70,8 @@ class Found(NamedTuple):
     mark: str
 
 
-Answer = tuple[bytes, Found | None]
-"""Bytes of a file, and the file; None if it ends before them."""
+Answer = tuple[bytes, Found]
+"""Bytes of a file, and the file."""
 
 
 def side_by_side(read: Callable[[T], R], each: Sequence[T]) -> list[R]:
@@ -120,11 +123,10 @@ def read_place(url: str, name: str, start: int, stop: int, mark: str | None = No
 
     def read(client: Client) -> Answer:
         answer = content, found = client.get(name, start, stop)
-        if found is not None:  # some servers ignore ranges
-            if mark not in (None, found.mark):
-                raise RemoteError(f"{url}/{name}: {_CHANGED}")
-            if len(content) != (wanted := max(min(stop, found.size_bytes) - start, 0)):
-                raise OSError(errno.EIO, f"{len(content):,} of {wanted:,} bytes were sent")
+        if mark not in (None, found.mark):
+            raise RemoteError(f"{url}/{name}: {_CHANGED}")
+        if len(content) != (wanted := max(min(stop, found.size_bytes) - start, 0)):
+            raise OSError(errno.EIO, f"{len(content):,} of {wanted:,} bytes were sent")
         traffic().fetched_bytes += len(content)
         return answer
 
@@ -159,7 +161,7 @@ def ask(url: str, question: Callable[[Client], T], name: str = "") -> T:
     while True:
         try:
             traffic().requests += 1
-            return question(_open_client(url))
+            return question(_client(url))
         except (RemoteError, MissingFile, FileExistsError, MemoryError, TypeError, AttributeError):
             raise  # already explained, or not a server error
         except Exception as error:
@@ -184,8 +186,9 @@ def _warn_once(text: str) -> None:
 
 _CHANGED = "its content was changed since it was looked at; start again"
 _DENIED = (
-    "access is denied, or nothing is there and the key may not list; give credentials, or for a "
-    "public bucket AWS_SKIP_SIGNATURE=true, by the environment (docs/remote.md)"
+    "access is denied, or nothing is there and the key may not list; give credentials by the "
+    "environment; for a public bucket set AWS_SKIP_SIGNATURE=true, or the variable of Google or "
+    "Azure (docs/remote.md)"
 )
 _NO_BUCKET = "there is no such bucket; look at its name, and at AWS_ENDPOINT_URL"
 _OTHER_REGION = "the bucket is in another region; set AWS_REGION to it"
@@ -194,6 +197,8 @@ _REMEDIES = {
     "ContainerNotFound": "there is no such container; look at its name",
     "PermanentRedirect": _OTHER_REGION,
     "redirect without LOCATION": _OTHER_REGION,
+    "Range request not supported": "the server sends whole files only; copy the data to a disk, or "
+    "to a server that sends ranges, such as nginx",
     "AuthorizationHeaderMalformed": _OTHER_REGION,
     "ExpiredToken": "the credentials have expired; renew them and resume with trainer.resume=auto",
 }
@@ -210,96 +215,110 @@ def _explained(error: Exception) -> tuple[bool, str | None]:
         return False, None
     if kind in ("PermissionDeniedError", "UnauthenticatedError") or status in ("401", "403"):
         return False, _DENIED
-    return status[:1] != "4" or status in ("408", "429"), _line(said) or kind
+    if "path segment" in said:  # which obstore cannot read
+        return False, f"{_line(said)}; rename the file"
+    if status[:1] != "4" or status in ("408", "429"):
+        return True, f"the server answers {status}" if status else _line(said) or kind
+    return False, _line(said)
 
 
 def _line(said: object) -> str:
     """Return a library's message without the requested address, which may be signed."""
-    text = _SIGNED.sub(r"\1", str(said).partition("\n\nDebug source")[0])
+    text = _SIGNED.sub(r"\1", _ATTEMPT.sub("", str(said).partition("\n\nDebug source")[0]))
     if "error sending request" in text:
         return "the server does not answer; look at the network, and at AWS_ENDPOINT_URL if set"
     return " ".join(text.split())[:300]
 
 
+def _client(url: str) -> Client:
+    scheme, _, path = url.partition("://")
+    host, _, folder = path.partition("/")
+    folder = unquote(folder) if scheme.lower().startswith("http") else folder
+    return _Folder(_open_client(f"{scheme}://{host}"), posixpath.normpath(folder.strip("/")))
+
+
 @cache
-def _open_client(url: str) -> Client:
+def _open_client(place: str) -> Any:
+    """Open a bucket or a server; all its folders share the connections."""
     global _opened_in
     _opened_in = os.getpid()
+    options: dict[str, Any] = {
+        "client_options": {
+            "allow_http": True,  # for an http endpoint of the user
+            "connect_timeout": timedelta(seconds=_CONNECT_S),
+            "read_timeout": timedelta(seconds=_ANSWER_S),  # between two pieces
+            "timeout": timedelta(hours=1),
+            "pool_max_idle_per_host": str(_AT_ONCE),
+        },
+        "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=_RETRY_S)},
+    }
     try:
-        return _ObjectStore(url, url.partition(":")[0].lower())
+        from obstore.store import HTTPStore, from_url
+
+        if place.lower().startswith("http"):
+            return HTTPStore.from_url(place, **options)
+        if place.lower().startswith("s3") and (provider := _boto3_credentials()) is not None:
+            options["credential_provider"] = provider
+        return from_url(place, **options)
     except Exception as error:  # obstore raises many types
         raise RemoteError(
-            f"{url}: {_line(error)}; expected s3, gs, az or https, the package obstore (extra "
+            f"{place}: {_line(error)}; expected s3, gs, az or https, the package obstore (extra "
             f"remote), and the variables of the store (docs/remote.md)"
         ) from error
 
 
-class _ObjectStore:
-    """The files below a URL of an object store or a web server."""
+class _Folder:
+    """The files below a folder of an object store or a web server, by their names in it."""
 
-    def __init__(self, url: str, scheme: str) -> None:
+    def __init__(self, store: Any, folder: str) -> None:
         import obstore
-        from obstore.store import HTTPStore, from_url
 
-        options: dict[str, Any] = {
-            "client_options": {
-                "allow_http": True,  # for an http endpoint of the user
-                "connect_timeout": timedelta(seconds=_CONNECT_S),
-                "read_timeout": timedelta(seconds=_ANSWER_S),  # between two pieces
-                "timeout": timedelta(hours=1),
-                "pool_max_idle_per_host": str(_AT_ONCE),
-            },
-            "retry_config": {"max_retries": 2, "retry_timeout": timedelta(seconds=_RETRY_S)},
-        }
-        if scheme.startswith("s3") and (provider := _boto3_credentials()) is not None:
-            options["credential_provider"] = provider
-        make = HTTPStore.from_url if scheme.startswith("http") else from_url
-        self._api, self._store = obstore, make(url, **options)
+        self._api, self._store = obstore, store
+        self._start = "" if folder == "." else f"{folder}/"
 
     def files(self, folder: str = "") -> Iterator[Found]:
         """List all files, or all files below a folder."""
-        for chunk in self._api.list(self._store, folder, chunk_size=1000):
-            yield from map(_found, chunk)
+        for chunk in self._api.list(self._store, self._start + folder, chunk_size=1000):
+            yield from map(self._found, chunk)
 
     def top(self) -> tuple[list[str], list[Found]]:
         """List the folders and files directly below the URL."""
-        found = self._api.list_with_delimiter(self._store)
+        found = self._api.list_with_delimiter(self._store, self._start)
         folders = [path.rstrip("/").rpartition("/")[2] for path in found["common_prefixes"]]
-        return folders, list(map(_found, found["objects"]))
+        return folders, list(map(self._found, found["objects"]))
 
     def head(self, name: str) -> Found:
-        return _found(self._api.head(self._store, name))
+        return self._found(self._api.head(self._store, self._start + name))
 
     def get(self, name: str, start: int, stop: int) -> Answer:
         """Read bytes of a file, fewer at its end."""
         options: Any = {"range": (start, stop)}
         try:
-            answer = self._api.get(self._store, name, options=options)
+            answer = self._api.get(self._store, self._start + name, options=options)
         except self._api.exceptions.GenericError as error:
-            status = _STATUS.search(str(error))
             # obstore raises for a range that begins at the end of the file.
-            if (status and status[1] == "416") or "but object was only" in str(error):
-                return b"", None
+            if "status code: 416" in str(error) or "but object was only" in str(error):
+                return b"", self.head(name)
             raise
-        return bytes(answer.bytes()), _found(answer.meta)
+        return bytes(answer.bytes()), self._found(answer.meta)
 
     def put(self, name: str, content: Path | bytes, *, new: bool = False) -> None:
         """Write a file atomically; FileExistsError if it must be `new` and exists."""
-        mode: Any = "create" if new else "overwrite"
+        options: Any = {"mode": "create" if new else "overwrite"}
+        options["max_concurrency"] = _PARTS_AT_ONCE
         try:
-            self._api.put(self._store, name, content, mode=mode, max_concurrency=_PARTS_AT_ONCE)
+            self._api.put(self._store, self._start + name, content, **options)
         except self._api.exceptions.AlreadyExistsError as error:
             raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from error
 
     def delete(self, name: str) -> None:
-        self._api.delete(self._store, name)
+        self._api.delete(self._store, self._start + name)
 
-
-def _found(each: Any) -> Found:
-    mark = each["e_tag"] or str(each["last_modified"])
-    if each["e_tag"] and not mark.endswith('"'):  # Azure lists etags without quotes
-        mark = f'"{mark}"'
-    return Found(each["path"], each["size"], mark)
+    def _found(self, each: Any) -> Found:
+        mark = each["e_tag"] or str(each["last_modified"])
+        if each["e_tag"] and not mark.endswith('"'):  # Azure lists etags without quotes
+            mark = f'"{mark}"'
+        return Found(each["path"][len(self._start) :], each["size"], mark)
 
 
 def _boto3_credentials() -> Any:

@@ -60,8 +60,9 @@ def match_keys(
 def _ends(longs: Sequence[str], shorts: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Pair each path with the longest path that it ends with, by row; extensions count first."""
     rows: dict[str, list[int]] = {}
+    whole = set(shorts)
     for row, short in enumerate(shorts):
-        for form in {short, stem_of(short)}:
+        for form in {short} | ({stem_of(short)} - whole):
             rows.setdefault(form, []).append(row)
     most = max((short.count("/") for short in shorts), default=0) + 1
     for long_row, long in enumerate(longs):

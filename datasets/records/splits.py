@@ -55,8 +55,12 @@ class StorageRecipe:
 
     def __post_init__(self) -> None:
         path = self.arguments.get("path")
-        if isinstance(path, str) and path.startswith("hf://"):
-            object.__setattr__(self, "arguments", {**self.arguments, "path": hub_copy(path)})
+        if isinstance(path, str):
+            path = hub_copy(path) if path.startswith("hf://") else os.path.expanduser(path)
+            object.__setattr__(self, "arguments", {**self.arguments, "path": path})
+        for name in ("val_path", "test_path"):
+            if (place := getattr(self, name)) is not None:
+                object.__setattr__(self, name, os.path.expanduser(place))
 
     def open(self, **changes: Any) -> Storage:
         """Build the storage with changed arguments; `path` also means a table or topic."""

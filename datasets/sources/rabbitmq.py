@@ -35,12 +35,11 @@ _KEEP_ALIVE = {
 }  # fmt: skip
 
 
-class _Given(NamedTuple):
-    """A message and its connection, the only one that can acknowledge it."""
+class _Tag(NamedTuple):
+    """The tag of a message, and its connection, the only one that can acknowledge it."""
 
     link: _Link
     tag: int
-    message: Message
 
 
 @register("source", "rabbitmq")
@@ -89,7 +88,7 @@ class RabbitSource(MessageSource):
         self.most, self.idle_s = count, idle_s
         self._url, self._queue = from_environment(url, setting="dataset.source.url"), queue
         self._link: _Link | None = None
-        self._taken: list[_Given] = []  # in this epoch, not acknowledged
+        self._taken: list[_Tag] = []  # in this epoch, not acknowledged
         self._first = 0  # position of the first of them
         self._acknowledges = False
         self._connect(0).close()
@@ -118,8 +117,8 @@ class RabbitSource(MessageSource):
                     raise StreamError(f"{self}: {why}; have some published, or raise it")
                 log.info("%s: the epoch ends after %d messages: %s", self, position, why)
                 return
-            self._taken.append(given)
-            yield given.message
+            self._taken.append(given[0])
+            yield given[1]
         log.info("%s: the epoch ends: dataset.source.count=%d", self, self.most)
 
     def fingerprint(self) -> str:
@@ -133,7 +132,7 @@ class RabbitSource(MessageSource):
         if (link := self._link) is not None:
             link.settle(taken)
 
-    def _next(self) -> _Given | None:
+    def _next(self) -> tuple[_Tag, Message] | None:
         """Wait for the next message; None if the queue stays empty for `idle_s`."""
         from pika import exceptions
 
@@ -199,13 +198,17 @@ class _Link:
         self.channel = connection.channel()
         self.channel.queue_declare(queue, passive=True)
         self.channel.basic_qos(prefetch_count=_AHEAD)
-        self._ready: deque[_Given] = deque()
+        self._ready: deque[tuple[_Tag, Message]] = deque()
         self._received = self._wanted = 0
         self._consumer = ""
 
-    def poll(self) -> _Given | None:
+    def poll(self) -> tuple[_Tag, Message] | None:
         """Take the next message, or wait for it briefly."""
+        from pika import exceptions
+
         with self.lock:
+            if not self.channel.is_open:  # `settle` noticed it; pika would raise AssertionError
+                raise exceptions.ChannelWrongStateError("the connection is lost")
             if not self._ready:
                 if self._received >= self._wanted:
                     if self._consumer:
@@ -221,16 +224,15 @@ class _Link:
             state = self.channel.queue_declare(self._queue, passive=True)
             return not state.method.message_count and not self._ready
 
-    def settle(self, taken: list[_Given], *, again: bool = False) -> None:
+    def settle(self, taken: list[_Tag], *, again: bool = False) -> None:
         """Acknowledge messages of this connection, or let them come `again`."""
         from pika import exceptions
 
         with self.lock, suppress(exceptions.AMQPError, OSError):
-            for given in taken:
-                if given.link is self and again:
-                    self.channel.basic_nack(given.tag)
-                elif given.link is self:
-                    self.channel.basic_ack(given.tag)
+            settle = self.channel.basic_nack if again else self.channel.basic_ack
+            for link, tag in taken:
+                if link is self:
+                    settle(tag)
 
     def close(self) -> None:
         """Close the connection; the broker redelivers unacknowledged messages."""
@@ -245,7 +247,7 @@ class _Link:
         self._received += 1
         key = str(properties.message_id or self._received)
         message = Message(key, body, method.routing_key, properties.headers or {})
-        self._ready.append(_Given(self, method.delivery_tag, message))
+        self._ready.append((_Tag(self, method.delivery_tag), message))
 
 
 def _cause(error: Exception) -> str:

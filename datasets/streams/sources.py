@@ -119,12 +119,13 @@ class GeneratorSource(Source):
             expected = "expected a dict of fields, a Record or None"
             raise TypeError(f"{self}: item {name} is {type(item).__name__}, {expected}")
         fields = dict(item)
-        if self.is_split and self._takes & {"epoch", "shard"} and "key" not in fields:
+        key = fields.pop("key", None)
+        if self.is_split and self._takes & {"epoch", "shard"} and key is None:
             raise ValueError(
                 f"{self}: got item {name} without a 'key', by which dataset.val_fraction splits; "
                 f"expected a 'key' in each: yield one, or type dataset.val_fraction=0"
             )
-        return Record(-1, str(fields.pop("key", name)), fields)
+        return Record(-1, name if key is None else str(key), fields)
 
     def fingerprint(self) -> str:
         arguments = json.dumps(self._arguments, default=repr)

@@ -40,6 +40,8 @@ def rows(names, keys=KEYS):
         (["c/images/a/0.png"], ["a/0.png", "a/1.png"], [0, None]),
         (["images/a/0.png", "other/a/1.png"], KEYS, [0, None, None]),  # of another part
         (["v1.0", "v1.1"], ["v1.0.png", "v1.1.png"], [0, 1]),
+        (["x.flip", "x"], ["x.flip.png", "x.png"], [0, 1]),
+        (["images/x.png.png", "images/x.png"], ["x.png.png", "x.png"], [0, 1]),
         ([], KEYS, [None] * 3),
     ],
 )

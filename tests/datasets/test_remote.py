@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -12,9 +13,10 @@ import pytest
 from penstock import build_loader, compose
 from penstock.core.sample import BadRecord
 from penstock.datasets.annotations.in_records import InRecords
-from penstock.datasets.files import clients, remote
+from penstock.datasets.files import byte_streams, clients, remote
 from penstock.datasets.files.clients import RemoteError
 from penstock.datasets.records.splits import StorageRecipe, find_parts, open_split
+from penstock.datasets.sources.jsonl import JsonlSource
 from penstock.datasets.storages.csv import CsvStorage
 from penstock.datasets.storages.image_folder import ImageFolder
 from penstock.datasets.storages.lmdb import LmdbStorage, LmdbWriter
@@ -98,6 +100,7 @@ def test_patterns_braces_and_single_files(store, photos, tmp_path):
     every = summary(read_all(WebDatasetStorage(url)))
     for pattern in (
         f"{url}/shard-00000{{0..3}}.tar",
+        f"{url}/shard-00000{{3..0}}.tar",
         f"{url}/*.tar",
         [f"{url}/{name}" for name in names],
     ):
@@ -186,6 +189,13 @@ def test_a_missing_file_is_a_bad_record_and_a_refusal_is_an_error(store, photos)
         read_all(storage)
 
 
+@pytest.mark.parametrize("name", ["a#b", "a?b", "a%20b", "a%b"])
+def test_a_folder_of_an_odd_name_is_read_and_no_other(name, store):
+    store.files |= {f"x/{folder}/yew/1.jpg": folder.encode() for folder in ("a", "a b", name)}
+    [record] = read_all(ImageFolder(f"s3://{BUCKET}/x/{name}"))
+    assert record.fields["image"] == name.encode()
+
+
 @pytest.mark.parametrize("heed", [None, "bare"])
 def test_content_that_changes_while_it_is_read_is_an_error(store, photos, tmp_path, heed):
     store.fault = lambda method, key: heed
@@ -199,6 +209,50 @@ def test_content_that_changes_while_it_is_read_is_an_error(store, photos, tmp_pa
     assert len(read_all(ZipStorage(url))) == 16, "the next run reads what is there now"
 
 
+def test_a_stream_whose_file_becomes_shorter_is_an_error(store, monkeypatch):
+    monkeypatch.setattr(byte_streams, "PIECE_BYTES", 1 << 18)
+    line = b'{"x": "%b"}\n' % bytes(1 << 10).hex().encode()
+    store.files["x.jsonl"] = line * 1000
+    source = JsonlSource(f"s3://{BUCKET}/x.jsonl")
+    items = source.read(source.shards(0)[0], 0)
+    next(items)
+    store.files["x.jsonl"] = line * 100
+    with pytest.raises(RemoteError, match="its content was changed since it was looked at"):
+        list(items)
+
+
+def test_the_folders_of_a_bucket_share_its_connections(store):
+    store.files |= {f"{n}/x.jpg": b"x" for n in range(40)}
+    before = len(os.listdir("/proc/self/fd"))
+    assert all(remote.read_url(f"s3://{BUCKET}/{n}/x.jpg") == b"x" for n in range(40))
+    assert len(os.listdir("/proc/self/fd")) < before + 20
+
+
+def test_google_cloud_storage_is_listed_and_read(store, photos, monkeypatch):
+    monkeypatch.setenv("GOOGLE_BASE_URL", store.url)
+    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
+    url = store.put(photos / "train", "train").replace("s3:", "gs:")
+    assert summary(read_all(ImageFolder(url))) == summary(read_all(ImageFolder(f"{photos}/train")))
+
+
+def test_an_outage_is_one_warning(store, monkeypatch, caplog):
+    monkeypatch.setattr(clients, "_RETRY_S", 0.01)
+    monkeypatch.setattr(clients, "_retry_s", 0.75)
+    monkeypatch.setattr(clients, "_QUIET_S", 0)
+    store.fault = lambda method, key: 503
+    for name in ("a.jpg", "b.jpg"):
+        with pytest.raises(RemoteError, match="503"):
+            remote.read_url(f"s3://{BUCKET}/{name}")
+    assert caplog.text.count("retrying for 0.75 s") == 1
+
+
+def test_a_server_without_ranges_is_an_error_at_once(store):
+    store.files["x.jpg"] = b"content"
+    store.fault = lambda method, key: "whole"
+    with pytest.raises(RemoteError, match="sends whole files only"):
+        remote.read_url(f"{store.url}/{BUCKET}/x.jpg")
+
+
 @pytest.mark.parametrize(
     ("url", "fault", "said"),
     [
@@ -207,6 +261,7 @@ def test_content_that_changes_while_it_is_read_is_an_error(store, photos, tmp_pa
         (f"s3://{BUCKET}/train", 301, "in another region; set AWS_REGION"),
         (f"s3://{BUCKET}/train", 403, "access is denied"),
         (f"s3://{BUCKET}/train", 503, "after several tries"),
+        (f"s3://{BUCKET}/odd", None, 'odd/x//1.jpg".*; rename the file'),
         (f"s3://me:word@{BUCKET}/train", None, "carries a password"),
         (f"https://{BUCKET}/train.zip?token=word", None, "carries a password or a query"),
         ("sss://bucket/train", None, "sss.*expected s3, gs"),
@@ -216,6 +271,7 @@ def test_content_that_changes_while_it_is_read_is_an_error(store, photos, tmp_pa
 @pytest.mark.parametrize("make", [ImageFolder, WebDatasetStorage])
 def test_one_line_says_what_is_wrong(make, url, fault, said, store):
     store.fault = lambda method, key: fault
+    store.files["odd/x//1.jpg"] = b""
     with pytest.raises((ValueError, RemoteError)) as raised:
         len(make(url))
     text = str(raised.value)

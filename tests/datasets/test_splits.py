@@ -2,6 +2,7 @@
 
 import glob
 import pickle
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -44,6 +45,12 @@ def test_sub_folders_share_the_training_classes(tmp_path):
     put(tmp_path, ["val/new/1.jpg"])
     with pytest.raises(ValueError, match="class 'new' is not among the 3 classes"):
         open_split(recipe(tmp_path), split="val", val_fraction=0.5)
+
+
+def test_paths_may_begin_in_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", put(tmp_path, ["here/a/1.jpg", "there/a/2.jpg"]))
+    train, val = both(replace(recipe("~/here"), val_path="~/there"), 0.5)
+    assert keys(train) == ["a/1.jpg"] and keys(val) == ["a/2.jpg"]
 
 
 def test_a_row_of_a_label_table_that_fits_two_parts_is_refused(tmp_path):

@@ -273,6 +273,11 @@ def test_generators_yield_every_record_once_over_any_lanes(function, arguments, 
     assert sorted(found) == everything
 
 
+def test_a_key_of_none_is_no_key():
+    source = GeneratorSource(lambda: [{"key": None}, {"key": 7}], {}, num_shards=1)
+    assert [record.key for record in source.read((0, None), 0)] == ["0:0", "7"]
+
+
 def test_the_error_of_a_generator_names_the_item():
     def nonsense() -> Iterator[Any]:
         yield 3

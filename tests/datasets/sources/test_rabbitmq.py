@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import pickle
+import sys
 import time
 from itertools import islice
 
@@ -129,6 +130,26 @@ def test_after_a_lost_connection_unacknowledged_messages_come_again(server, prox
     del source, reader
     gc.collect()
     assert not eventually(server.left, timeout_s=0.5)
+
+
+@service
+def test_messages_that_no_checkpoint_holds_take_no_memory(server):
+    server.put(3)
+    reader = RabbitSource(URL, queue=server.queue).read(server.queue, 0)
+    first = next(reader)
+    assert next(reader).value and sys.getrefcount(first) == 2  # the name and the argument
+
+
+@service
+def test_a_loss_that_an_acknowledgement_notices(server, proxy, monkeypatch):
+    monkeypatch.setattr(rabbitmq, "_AHEAD", 5)
+    server.put(12)
+    reader = (source := RabbitSource(through(proxy), queue=server.queue)).read(server.queue, 0)
+    assert len(list(islice(reader, 5))) == 5
+    proxy.cut()
+    with pytest.raises((pika.exceptions.AMQPError, OSError)):
+        source._link.is_empty()
+    assert {item.value for item in islice(reader, 12)} == {PHOTO + b"%d" % n for n in range(12)}
 
 
 @service
