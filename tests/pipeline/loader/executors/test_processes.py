@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from penstock.core import processes
 from penstock.core.user_errors import is_explained
 from penstock.pipeline.loader import arena
 from penstock.pipeline.loader.worker_errors import WorkerError
@@ -38,7 +39,10 @@ PROCESSES = {"engine": "processes", "num_workers": 2}
 @pytest.mark.parametrize(
     ("how", "timeout_s"), [("kill", 90), ("segfault", 90), ("hang", 4), ("stop", 4)]
 )
-def test_a_record_that_ends_its_process_is_quarantined(how, timeout_s, tmp_path, caplog, capfd):
+def test_a_record_that_ends_its_process_is_quarantined(
+    how, timeout_s, tmp_path, caplog, capfd, monkeypatch
+):
+    monkeypatch.setattr(processes, "START_S", 20.0)
     witness = tmp_path / "witness"
     settings = {**PROCESSES, "timeout_s": timeout_s}
     with (
@@ -55,13 +59,21 @@ def test_a_record_that_ends_its_process_is_quarantined(how, timeout_s, tmp_path,
     assert len(lines) == 4, "once in the run, three times alone"
 
 
+def test_a_record_that_is_slow_on_a_busy_machine_is_not_quarantined(tmp_path):
+    dataset = DeadlyDataset("busy", tmp_path / "witness")
+    with make_loader(dataset, sampler(), timeout_s=2, **PROCESSES) as loader:
+        assert digests(loader) == expected(quarantined=False)
+        assert loader.state_dict()["quarantined"] == []
+
+
 class DeadlyItem(FakeStream):
-    """A stream whose first item ends workers."""
+    """A stream with an item that ends workers."""
 
     consumer: int
+    deadly = 0
 
     def fetch_items(self, items, positions, epoch, **memory):
-        if 0 in items:
+        if self.deadly in items:
             assert os.getpid() != self.consumer, "the consumer's process would have ended"
             os.kill(os.getpid(), signal.SIGKILL)
         return super().fetch_items(items, positions, epoch, **memory)
@@ -75,6 +87,14 @@ def test_the_consumer_does_not_compute_the_item_that_ended_its_workers():
         rows = [(batch["index"].tolist(), batch["valid"].tolist()) for batch in loader]
         assert rows == [([1], [False]), ([1], [True]), ([2], [True])]
         assert loader.state_dict()["quarantined"] == [[0, 0]]
+
+
+def test_a_batch_is_filled_without_computing_a_deadly_item_in_the_consumer():
+    stream = DeadlyItem(3, bad=[0])
+    stream.consumer, stream.deadly = os.getpid(), 1
+    with make_loader(stream, **PROCESSES, batch_size=1, max_error_rate=1) as loader:
+        rows = [(batch["index"].tolist(), batch["valid"].tolist()) for batch in loader]
+        assert rows == [([2], [False]), ([2], [False]), ([2], [True])]
 
 
 def test_workers_are_started_before_the_first_iteration():
