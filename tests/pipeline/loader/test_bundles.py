@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -23,13 +25,18 @@ PROCESS = {**THREADS, "engine": "processes"}
 
 
 class Arrays(MemmapStorage):
-    """Arrays of which a row is bad, or ends in an error."""
+    """Arrays of which a row is bad, ends in an error, or ends its process once."""
+
+    witness: Path | None = None
 
     def __init__(self, path: Path, *, bad=None, broken=None, error=OSError) -> None:
         super().__init__(str(path))
         self._bad, self._broken, self._error = bad, broken, error
 
     def take(self, indices, fields, **options):
+        if self.witness is not None and 200 in indices and not self.witness.exists():
+            self.witness.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         if self._broken in indices:
             raise self._error(f"the disk has lost {self._broken}")
         return None if self._bad in indices else super().take(indices, fields, **options)
@@ -77,3 +84,11 @@ def test_what_comes_before_an_error_is_delivered_first(arrays_folder, broken, er
             for batch in loader:
                 seen += batch["index"].tolist()
         assert seen == list(range(198)), "the row is in the batch that begins there"
+
+
+def test_all_batches_of_a_dead_worker_are_computed_again(arrays_folder, tmp_path):
+    storage = Arrays(arrays_folder)
+    storage.witness = tmp_path / "witness"
+    with make_loader(dataset(storage), batch_size=3, **PROCESS) as loader:
+        assert [row for batch in loader for row in batch["index"].tolist()] == list(range(N))
+        assert loader.stats.workers().restarts == 1
