@@ -66,6 +66,13 @@ def test_a_record_that_is_slow_on_a_busy_machine_is_not_quarantined(tmp_path):
         assert loader.state_dict()["quarantined"] == []
 
 
+def test_a_batch_with_a_quarantined_record_and_another_that_kills():
+    with make_loader(DeadlyDataset("kill", deadly=RECORD + 1), **PROCESSES) as loader:
+        loader.load_state_dict(loader.state_dict() | {"quarantined": [RECORD]})
+        assert len([*loader]) == -(-N // 8)
+        assert loader.state_dict()["quarantined"] == [RECORD, RECORD + 1]
+
+
 class DeadlyItem(FakeStream):
     """A stream with an item that ends workers."""
 
