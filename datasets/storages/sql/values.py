@@ -12,8 +12,8 @@ import numpy as np
 
 from penstock.datasets.records.labels import LabelIds, column_ids
 
-# ``whole``: integers or bools without nulls; ``value``: as `plain` returns it.
-Kind = Literal["float", "whole", "text", "value", "image"]
+# ``whole``: integers or bools without nulls; ``nullable``: with nulls; ``value``: as `plain` returns.
+Kind = Literal["float", "whole", "nullable", "text", "value", "image"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
@@ -46,8 +46,11 @@ def plain(value: Any) -> Any:
 
 def kind_of(value: Any, *, nulls: bool) -> Kind:
     """Return the kind of a column, from a value of its widest type and whether it has nulls."""
-    if isinstance(value := plain(value), int | float):
-        return "float" if nulls or isinstance(value, float) else "whole"
+    value = plain(value)
+    if isinstance(value, int):
+        return "nullable" if nulls else "whole"
+    if isinstance(value, float):
+        return "float"
     return "text" if isinstance(value, str) else "value"
 
 
@@ -57,8 +60,8 @@ def convert(value: Any, kind: Kind) -> Any:
     if kind == "whole" and not isinstance(value, int):
         raise ValueError(f"is {value!r:.50} now, and held whole numbers alone when it was listed")
     if value is None:
-        return float("nan") if kind == "float" else None
-    if kind == "float":
+        return float("nan") if kind in ("float", "nullable") else None
+    if kind in ("float", "nullable"):
         return float(value)
     return str(value) if kind == "text" and isinstance(value, int | float) else value
 
