@@ -34,6 +34,7 @@ class BatchTask:
         indices: Record at each position, int64 [n]; empty for a stream.
         items: Raw item at each position of a stream; None for indexed data.
         quarantined: Positions of this task that kill a worker.
+        banned: Records that kill a worker, and so replace no bad sample.
         asked: Requests to servers made for the items.
         is_last_try: The worker may take as long as a start, because the machine may be busy.
     """
@@ -45,6 +46,7 @@ class BatchTask:
     indices: NDArray[np.int64]
     items: list[Any] | None = None
     quarantined: tuple[int, ...] = ()
+    banned: tuple[int, ...] = ()
     asked: Traffic | None = None
     is_last_try: bool = False
 

@@ -141,6 +141,7 @@ def indexed_tasks(
                 valid=valid,
                 indices=indices,
                 quarantined=tuple(set(positions[np.isin(indices, held)].tolist())) if held else (),
+                banned=tuple(held),
             )
 
 
