@@ -13,7 +13,9 @@ from penstock.core.sample import BadRecord
 from penstock.datasets.map_dataset import MapDataset
 from penstock.datasets.storages.arrays import MemmapStorage
 from penstock.pipeline.collates.fields import stack
+from penstock.pipeline.loader import plan
 from penstock.pipeline.loader.faults import BadSampleError
+from penstock.pipeline.samplers.random import SequentialSampler
 from penstock.transforms.cpu.stack import Stack
 from penstock.transforms.decode.raw import RawDecoder
 from tests.building import build_step
@@ -84,6 +86,23 @@ def test_what_comes_before_an_error_is_delivered_first(arrays_folder, broken, er
             for batch in loader:
                 seen += batch["index"].tolist()
         assert seen == list(range(198)), "the row is in the batch that begins there"
+
+
+class Broken(SequentialSampler):
+    """A sampler with a mistake at position 198."""
+
+    def at(self, epoch, positions):
+        return np.where(positions < 198, positions, N)
+
+
+def test_what_comes_before_an_error_of_the_sampler_is_delivered_first(arrays_folder, monkeypatch):
+    monkeypatch.setattr(plan, "_TOGETHER", 1)
+    with make_loader(dataset(Arrays(arrays_folder)), Broken(N), batch_size=3, **THREADS) as loader:
+        seen = []
+        with pytest.raises(ValueError, match="expected 0 to 300"):
+            for batch in loader:
+                seen += batch["index"].tolist()
+        assert seen == list(range(198))
 
 
 def test_all_batches_of_a_dead_worker_are_computed_again(arrays_folder, tmp_path):
