@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -30,6 +31,7 @@ from tests.pipeline.loader.fakes import (
     digests,
     make_loader,
     pids_of,
+    the_pool,
 )
 from tests.waiting import wait_until
 
@@ -138,6 +140,25 @@ def test_a_process_that_is_ended_from_outside(number):
                 os.kill(pids_of(loader)[at % 2], number)
         assert got == expected(quarantined=False)
         assert loader.state_dict()["quarantined"] == []
+
+
+def _free_slots(loader):
+    gc.collect()
+    memory = the_pool(loader).arena
+    slots = [*iter(memory.take, None)]
+    for slot in slots:
+        memory.give_back(slot)
+    return len(slots)
+
+
+def test_the_slots_of_abandoned_batches_and_dead_workers_come_back():
+    settings = {**PROCESSES, "across_epochs": False}
+    with make_loader(FakeDataset(N, slow_s=0.02), sampler(), **settings) as loader:
+        for _ in range(3):
+            next(iter(loader))
+        os.kill(pids_of(loader)[0], signal.SIGKILL)
+        assert digests(loader) == expected(quarantined=False)
+        wait_until(lambda: _free_slots(loader) == arena.slots_of(loader.settings))
 
 
 def test_kept_batches_travel_by_themselves_where_the_arena_is_full():
