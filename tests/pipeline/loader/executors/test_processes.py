@@ -75,6 +75,13 @@ def test_a_batch_with_a_quarantined_record_and_another_that_kills():
         assert loader.state_dict()["quarantined"] == [RECORD, RECORD + 1]
 
 
+def test_each_batch_of_a_worker_has_its_own_time():
+    settings = {**PROCESSES, "num_workers": 1, "timeout_s": 4}
+    with make_loader(FakeDataset(16, slow_s=2.5), **settings) as loader:
+        assert len([*loader]) == 2
+        assert loader.stats.workers().restarts == 0
+
+
 class DeadlyItem(FakeStream):
     """A stream with an item that ends workers."""
 
