@@ -204,14 +204,16 @@ def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> NDArray[np.uint8] |
     return rows
 
 
-def from_column(field: str, values: np.ndarray) -> NDArray[Any]:
+def from_column(field: str, values: np.ndarray) -> NDArray[Any] | list[Any]:
     """Convert a column to the array that its values would make one by one.
 
-    Arrays [B, ...] keep their type and memory. Numbers [B] are copied to bool, int64 or float32.
-    Raise ValueError for a type that torch lacks, and for too large integers.
+    Arrays [B, ...] keep their type and memory. Real numbers [B] are copied to bool, int64 or
+    float32. Raise ValueError for a type that torch lacks, and for too large integers.
     """
     if values.ndim > 1:
         return values.astype(_native(values.dtype), copy=False)
+    if values.dtype.kind not in "biuf":
+        return values.tolist()
     if values.dtype.kind == "f":
         with np.errstate(over="ignore"):
             return values.astype(np.float32)
