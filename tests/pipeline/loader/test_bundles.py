@@ -88,6 +88,13 @@ def test_what_comes_before_an_error_is_delivered_first(arrays_folder, broken, er
         assert seen == list(range(198)), "the row is in the batch that begins there"
 
 
+def test_padding_is_not_counted(arrays_folder):
+    settings = {**THREADS, "batch_size": 3, "drop_last": "pad"}
+    with make_loader(dataset(Arrays(arrays_folder)), **settings) as loader:
+        assert len([*loader]) == -(-N // 3)
+        assert loader.stats.samples == N
+
+
 class Broken(SequentialSampler):
     """A sampler with a mistake at position 198."""
 
