@@ -10,6 +10,7 @@ import sys
 import pytest
 import torch
 
+from penstock.core import processes
 from penstock.pipeline.loader.worker_errors import WorkerError
 from tests.cluster import SMALL, local_cluster, where_penstock_is_missing
 from tests.contracts.engine import check_engine
@@ -50,7 +51,8 @@ def test_batches_may_be_written_to_and_kept():
 
 
 @pytest.mark.parametrize(("how", "timeout_s"), [("kill", 90), ("hang", 8)])
-def test_a_record_that_ends_its_actor_is_quarantined(how, timeout_s, tmp_path):
+def test_a_record_that_ends_its_actor_is_quarantined(how, timeout_s, tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "START_S", 20.0)
     witness = tmp_path / "witness"
     settings = {**ACTORS, "timeout_s": timeout_s}
     with make_loader(DeadlyDataset(how, witness), sampler(), **settings) as loader:
