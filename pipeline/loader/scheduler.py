@@ -120,11 +120,11 @@ class Scheduler:
                 future.is_cancelled = True
             self._ahead.clear()
             self._outcomes.clear()
-            if self._executor is not None:
-                self._executor.drop()
             # After an error nothing is known of the workers: threads may hang.
             if not (is_intact and self._settings.persistent_workers):
                 self.close()
+            elif self._executor is not None:
+                self._executor.drop()
 
     def compute(self, task: BatchTask) -> Delivery:
         """Deliver a task out of turn: from a worker, so that it may end its process."""

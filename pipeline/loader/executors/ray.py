@@ -49,6 +49,10 @@ class RayExecutor(Executor):
         self.asked.add(asked)
         return asked
 
+    def drop(self) -> None:
+        """Let the cluster free the batches that no one will take."""
+        self.asked.clear()
+
     def close(self) -> None:
         """Cancel all tasks."""
         asked, self.asked = self.asked, set()

@@ -10,7 +10,6 @@ import sys
 import pytest
 import torch
 
-from penstock.core import processes
 from penstock.pipeline.loader.worker_errors import WorkerError
 from tests.cluster import SMALL, local_cluster, where_penstock_is_missing
 from tests.contracts.engine import check_engine
@@ -22,7 +21,7 @@ from tests.pipeline.loader.executors.deadly import (
     expected,
     sampler,
 )
-from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader
+from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader, the_pool
 
 pytestmark = pytest.mark.slow
 
@@ -50,9 +49,19 @@ def test_batches_may_be_written_to_and_kept():
     assert all(torch.all(batch["image"] == 7) for batch in kept), "also when the loader is closed"
 
 
+def test_batches_of_abandoned_iterations_are_not_kept():
+    with make_loader(FakeDataset(N), **ACTORS) as loader:
+        next(iter(loader))
+        assert digests(loader) == digests(make_loader(FakeDataset(N)))
+        loader.set_epoch(0)
+        batches = iter(loader)
+        next(batches)
+        batches.close()
+        assert not the_pool(loader).asked
+
+
 @pytest.mark.parametrize(("how", "timeout_s"), [("kill", 90), ("hang", 8)])
-def test_a_record_that_ends_its_actor_is_quarantined(how, timeout_s, tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "START_S", 20.0)
+def test_a_record_that_ends_its_actor_is_quarantined(how, timeout_s, tmp_path):
     witness = tmp_path / "witness"
     settings = {**ACTORS, "timeout_s": timeout_s}
     with make_loader(DeadlyDataset(how, witness), sampler(), **settings) as loader:
