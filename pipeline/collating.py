@@ -117,7 +117,7 @@ def from_values(field: str, values: list[Any]) -> NDArray[Any] | list[Any]:
 
 def _too_large(field: str, number: Any) -> ValueError:
     return ValueError(
-        f"collate: {field!r} is {str(number):.60}, and the integers of torch end at {_LARGEST}; "
+        f"collate: {field!r} is {number!s:.60}, and the integers of torch end at {_LARGEST}; "
         f"drop it with dataset.keys={{{field.split('.')[0]}:null}}, or store it as text"
     )
 

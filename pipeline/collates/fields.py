@@ -56,7 +56,9 @@ class StackCollate(Collate):
     def columns(self, columns: dict[str, Any]) -> Batch:
         """Collate columns, which may become the memory of the batch; numbers are copied."""
         return {
-            field: collating.from_column(field, values) if isinstance(values, np.ndarray) else values
+            field: collating.from_column(field, values)
+            if isinstance(values, np.ndarray)
+            else values
             for field, values in columns.items()
         }
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from penstock.datasets.records.labels import LabelIds, column_ids
 
-# ``whole``: integers or bools without nulls; ``nullable``: with nulls; ``value``: as `plain` returns.
+# ``whole``: integers or bools without nulls; ``nullable``: with nulls; ``value``: unchanged.
 Kind = Literal["float", "whole", "nullable", "text", "value", "image"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -46,8 +46,7 @@ def plain(value: Any) -> Any:
 
 def kind_of(value: Any, *, nulls: bool) -> Kind:
     """Return the kind of a column, from a value of its widest type and whether it has nulls."""
-    value = plain(value)
-    if isinstance(value, int):
+    if isinstance(value := plain(value), int):
         return "nullable" if nulls else "whole"
     if isinstance(value, float):
         return "float"
@@ -59,10 +58,8 @@ def convert(value: Any, kind: Kind) -> Any:
     value = plain(value)
     if kind == "whole" and not isinstance(value, int):
         raise ValueError(f"is {value!r:.50} now, and held whole numbers alone when it was listed")
-    if value is None:
-        return float("nan") if kind in ("float", "nullable") else None
     if kind in ("float", "nullable"):
-        return float(value)
+        return float("nan" if value is None else value)
     return str(value) if kind == "text" and isinstance(value, int | float) else value
 
 
