@@ -94,6 +94,8 @@ class Storage(ABC):
     index: Index  # metadata of the records
     # The fields of every record, in order, if `take` reads them as columns.
     column_fields: tuple[str, ...] = ()
+    # Fields of integers or times that are floats because of nulls.
+    nullable: Collection[str] = ()
     # The class reads URLs; for other classes the files are copied first.
     reads_urls: ClassVar[bool] = False
     # Records come from a URL whose changes the index notices, so they may be cached.

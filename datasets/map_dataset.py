@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     Int64Array = NDArray[np.int64]
 
 
+_EXACT = 1 << 24
+"""Integers up to this one are exact in float32."""
+
+
 class MapDataset(Dataset):
     """A dataset over any storage; safe to call from several threads.
 
@@ -61,6 +65,8 @@ class MapDataset(Dataset):
         self._decode = DecodeStage(deferred, keys=keys, storage=str(storage))
         self._decode_partner = DecodeStage(decode, keys=keys, storage=str(storage))
         self._transform = TransformStage(transform, seed=seed, storage=str(storage))
+        renamed = keys or {}
+        self._nullable = {renamed.get(name) or name: name for name in storage.nullable}
         counts = changes.partner_counts
         self._partners = None if counts is None else PartnerStage(counts, seed, len(storage))
         self._decode_columns = None if decodes.unchanged else decodes.columns
@@ -129,9 +135,23 @@ class MapDataset(Dataset):
             )
             records = [group.record for group in records]
         decoded = self._decode.each(records, times)
-        return self._transform.each(
+        samples = self._transform.each(
             decoded, positions, epoch, rows=rows, times=times, partners=partners
         )
+        for name in self._nullable:
+            given = [sample.get(name) for sample in samples if isinstance(sample, dict)]
+            self._refuse_rounded(name, [value for value in given if isinstance(value, float)])
+        return samples
+
+    def _refuse_rounded(self, name: str, values: Any) -> None:
+        """Raise ValueError for integers of a column with nulls that a batch would round."""
+        if large := [value for value in values if abs(value) > _EXACT]:
+            field = self._nullable[name]
+            raise ValueError(
+                f"{self.storage}: {field!r} is {large[0]:.0f} and has nulls elsewhere, so a batch "
+                f"would round it to float32; drop it with dataset.keys={{{field}:null}}, fill in "
+                f"the nulls, or store it as text"
+            )
 
     def fetch_columns(
         self,
@@ -150,6 +170,8 @@ class MapDataset(Dataset):
             fields = self._decode_columns(fields or {})
         if fields is None:
             return None
+        for name in self._nullable.keys() & fields.keys():
+            self._refuse_rounded(name, fields[name].tolist())
         lists = {name: v.tolist() for name, v in fields.items() if isinstance(v, TextColumn)}
         keys = self.index.key_column(indices)
         return {**fields, **lists, "index": indices, "key": keys, "position": positions}

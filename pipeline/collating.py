@@ -19,6 +19,7 @@ from penstock.core.sample import Batch, Sample
 
 MASK = "_mask"
 LENGTHS = "_lengths"
+_LARGEST = (1 << 63) - 1
 _SEVERAL_OBJECTS = "crop each object to its own image, because keypoints describe one object"
 
 
@@ -50,7 +51,7 @@ class FieldCollate(Collate):
             if all(map(is_array, values)):
                 batch |= self.collated(field, values, keys)
             else:
-                batch[field] = from_values(values)
+                batch[field] = from_values(field, values)
         return batch
 
     @abstractmethod
@@ -90,25 +91,35 @@ def to_array(value: Any) -> np.ndarray:
     return value if value.dtype.isnative else value.astype(value.dtype.newbyteorder("="))
 
 
-def from_values(values: list[Any]) -> NDArray[Any] | list[Any]:
+def from_values(field: str, values: list[Any]) -> NDArray[Any] | list[Any]:
     """Make an array [B] of bool, int64 or float32 from numbers; return other values unchanged.
 
-    Arrays and tensors without axes count as numbers.
+    Arrays and tensors without axes count as numbers. Raise ValueError for too large integers.
     """
     types = set(map(type, values))
-    if types == {int}:  # most columns, without checks of each value
-        return np.array(values, np.int64)
     if types == {str}:
         return values
-    plain = [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]
-    if all(isinstance(value, (bool, np.bool_)) for value in plain):
-        return np.array(plain, np.bool_)
-    if all(isinstance(value, Integral) for value in plain):
-        return np.array(plain, np.int64)
-    if all(isinstance(value, Real) for value in plain):
-        with np.errstate(over="ignore"):
-            return np.array(plain, np.float64).astype(np.float32)
+    try:
+        if types == {int}:  # most columns, without checks of each value
+            return np.array(values, np.int64)
+        plain = [value.item() if getattr(value, "ndim", None) == 0 else value for value in values]
+        if all(isinstance(value, (bool, np.bool_)) for value in plain):
+            return np.array(plain, np.bool_)
+        if all(isinstance(value, Integral) for value in plain):
+            return np.array(plain, np.int64)
+        if all(isinstance(value, Real) for value in plain):
+            with np.errstate(over="ignore"):
+                return np.array(plain, np.float64).astype(np.float32)
+    except OverflowError:
+        raise _too_large(field, max(values, key=abs)) from None
     return values
+
+
+def _too_large(field: str, number: Any) -> ValueError:
+    return ValueError(
+        f"collate: {field!r} is {number!s:.60}, and the integers of torch end at {_LARGEST}; "
+        f"drop it with dataset.keys={{{field.split('.')[0]}:null}}, or store it as text"
+    )
 
 
 def from_arrays(
@@ -193,17 +204,21 @@ def from_rows(images: list[Any], rows: NDArray[np.uint8]) -> NDArray[np.uint8] |
     return rows
 
 
-def from_column(values: np.ndarray) -> NDArray[Any]:
+def from_column(field: str, values: np.ndarray) -> NDArray[Any] | list[Any]:
     """Convert a column to the array that its values would make one by one.
 
-    Arrays [B, ...] keep their type and memory. Numbers [B] are copied to bool, int64 or float32.
-    Raise ValueError for a type that torch lacks.
+    Arrays [B, ...] keep their type and memory. Real numbers [B] are copied to bool, int64 or
+    float32. Raise ValueError for a type that torch lacks, and for too large integers.
     """
     if values.ndim > 1:
         return values.astype(_native(values.dtype), copy=False)
+    if values.dtype.kind not in "biuf":
+        return values.tolist()
     if values.dtype.kind == "f":
         with np.errstate(over="ignore"):
             return values.astype(np.float32)
+    if values.dtype.kind == "u" and values.max(initial=0) > _LARGEST:
+        raise _too_large(field, values.max())
     return values.astype(np.bool_ if values.dtype.kind == "b" else np.int64)
 
 

@@ -63,6 +63,12 @@ class TableStorage(FileStorage):
         fields = self._roles.fields
         return (*fields.values(), *label) if len(fields) == len(self._plain) else ()
 
+    @property
+    def nullable(self) -> list[str]:  # type: ignore[override]
+        """Return the fields of integers or times with nulls."""
+        len(self.index)
+        return [self._roles.fields[column] for column in self._roles.floats]
+
     def shards(self) -> NDArray[np.int64]:
         """Return the first row of each group."""
         len(self.index)

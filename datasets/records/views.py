@@ -22,6 +22,7 @@ class Wrapper(Storage):
         self.base = base
         self.index = base.index if index is None else index
         self.is_remote, self.column_fields = base.is_remote, base.column_fields
+        self.nullable = base.nullable
 
     def __str__(self) -> str:
         return str(self.base)

@@ -50,13 +50,15 @@ class StackCollate(Collate):
             if made is None and all(map(is_array, values)):
                 memory = allocate if field == largest else None
                 made = from_arrays(field, values, keys, allocate=memory)
-            batch[field] = collating.from_values(values) if made is None else made
+            batch[field] = collating.from_values(field, values) if made is None else made
         return batch
 
     def columns(self, columns: dict[str, Any]) -> Batch:
         """Collate columns, which may become the memory of the batch; numbers are copied."""
         return {
-            field: collating.from_column(values) if isinstance(values, np.ndarray) else values
+            field: collating.from_column(field, values)
+            if isinstance(values, np.ndarray)
+            else values
             for field, values in columns.items()
         }
 

@@ -75,7 +75,7 @@ class NestedCollate(Collate):
         if rule is None and all(map(is_array, values)):
             rule = "stack"
         if rule is None and not any(is_array(v) or isinstance(v, (list, tuple)) for v in values):
-            return {path: collating.from_values(values)}
+            return {path: collating.from_values(path, values)}
         if rule in (None, "list"):
             return {path: copy.deepcopy(values)}
         arrays = _arrays(values, path, keys)

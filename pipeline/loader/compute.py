@@ -313,7 +313,7 @@ class BatchComputer:
                 f"for evaluation) to skip"
             )
         elif self._on_error == "replace" and self._replacer is not None:
-            other, index = self._replacer.replace(sample, rows.task.epoch)
+            other, index = self._replacer.replace(sample, rows.task)
             rows.add(other, valid)
             rows.report(sample, valid, f"replaced by index {index} ({other['key']})")
         else:
@@ -325,7 +325,7 @@ class BatchComputer:
         if self._replacer is None:
             return None
         try:
-            return self._replacer.replace(rows.last_bad, rows.task.epoch)[0]
+            return self._replacer.replace(rows.last_bad, rows.task)[0]
         except BadSampleError:
             if self._on_error != "skip":
                 raise

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from penstock.core.processes import interrupts_held
+from penstock.core.processes import interrupts_held, start_patience
 from penstock.core.stage_times import StageTimes, Traffic
 
 if TYPE_CHECKING:
@@ -34,7 +34,9 @@ class BatchTask:
         indices: Record at each position, int64 [n]; empty for a stream.
         items: Raw item at each position of a stream; None for indexed data.
         quarantined: Positions of this task that kill a worker.
+        banned: Records that kill a worker, and so replace no bad sample.
         asked: Requests to servers made for the items.
+        is_last_try: The worker may take as long as a start, because the machine may be busy.
     """
 
     epoch: int
@@ -44,7 +46,13 @@ class BatchTask:
     indices: NDArray[np.int64]
     items: list[Any] | None = None
     quarantined: tuple[int, ...] = ()
+    banned: tuple[int, ...] = ()
     asked: Traffic | None = None
+    is_last_try: bool = False
+
+    def limit_s(self, timeout_s: float) -> float:
+        """Return the seconds after which the worker of this task hangs."""
+        return start_patience(timeout_s) if self.is_last_try else timeout_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +165,7 @@ class Executor(ABC):
     Attributes:
         depth: Tasks to submit ahead of the consumer; a bundle counts as one.
         bundles: Accepts several small batches in one submission.
+        in_turn: A result is available only after the results of earlier submissions.
         times_out: Ends workers that hang. If not, the scheduler raises an error after `timeout_s`.
         restarts: Number of workers replaced.
         arena: Memory that batches are written to, if this process has it.
@@ -165,6 +174,7 @@ class Executor(ABC):
     arena: Arena | None = None
     depth = 1
     bundles = False
+    in_turn = False
     times_out = False
     restarts = 0
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from penstock.core.files import locked
 from penstock.core.rng import KeyedRng, Stream
 from penstock.core.sample import BadSample, Sample
-from penstock.pipeline.loader.contract import Fault
+from penstock.pipeline.loader.contract import BatchTask, Fault
 
 if TYPE_CHECKING:
     from penstock.core.contracts import Dataset, Sampler
@@ -51,11 +51,13 @@ class Replacer:
     seed: int
     same: Sequence[str] = ()
 
-    def replace(self, bad: BadSample, epoch: int) -> tuple[Sample, int]:
+    def replace(self, bad: BadSample, task: BatchTask) -> tuple[Sample, int]:
         """Return a sample and its record for the position of `bad`, or raise BadSampleError."""
         position = np.array([bad.position], np.int64)
-        for index in self._candidates(bad, epoch):
-            sample = self.dataset.fetch(np.array([index], np.int64), position, epoch)[0]
+        for index in self._candidates(bad, task.epoch):
+            if index == bad.index or index in task.banned:
+                continue
+            sample = self.dataset.fetch(np.array([index], np.int64), position, task.epoch)[0]
             if not isinstance(sample, BadSample):
                 return sample, index
         raise BadSampleError(

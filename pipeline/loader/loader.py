@@ -307,7 +307,7 @@ class Loader:
                 self._quarantine |= self._quarantined(epoch, delivery)
                 if delivery.batch is None and self._stream is not None:
                     row = self._stream.invalid_row(
-                        self._compute, epoch, delivery.number, self._quarantine
+                        self._scheduler.compute, epoch, delivery.number, self._quarantine
                     )
                     delivery = replace(delivery, batch=row)
                 elif delivery.batch is None and delivery.faults and self._world_size > 1:

@@ -130,10 +130,10 @@ def indexed_tasks(
     for first in range(start, plan.num_batches, most):
         numbers = range(first, min(first + most, plan.num_batches))
         batches = [plan.batch(number, epoch) for number in numbers]
-        if len(quarantine) != len(held):
-            held = list(quarantine)
         records = _records_of(sampler, num_records, epoch, [each for each, _ in batches])
         for number, (positions, valid), indices in zip(numbers, batches, records, strict=True):
+            if len(quarantine) != len(held):
+                held = list(quarantine)
             yield BatchTask(
                 epoch=epoch,
                 number=number,
@@ -141,6 +141,7 @@ def indexed_tasks(
                 valid=valid,
                 indices=indices,
                 quarantined=tuple(set(positions[np.isin(indices, held)].tolist())) if held else (),
+                banned=tuple(held),
             )
 
 

@@ -104,8 +104,7 @@ class Scheduler:
         try:
             self._fill(bundles)
             while self._ahead:
-                bundle, self._awaited = self._ahead.popleft()
-                outcomes = self._outcomes = deque(self._delivered(bundle, self._awaited))
+                outcomes = self._outcomes = deque(self._delivered(*self._ahead.popleft()))
                 self._fill(bundles)
                 while outcomes:
                     if isinstance(outcomes[0], BaseException):
@@ -121,11 +120,21 @@ class Scheduler:
                 future.is_cancelled = True
             self._ahead.clear()
             self._outcomes.clear()
-            if self._executor is not None:
-                self._executor.drop()
             # After an error nothing is known of the workers: threads may hang.
             if not (is_intact and self._settings.persistent_workers):
                 self.close()
+            elif self._executor is not None:
+                self._executor.drop()
+
+    def compute(self, task: BatchTask) -> Delivery:
+        """Deliver a task out of turn: from a worker, so that it may end its process."""
+        executor = self._opened()
+        if executor.in_turn:
+            return self._compute(task)
+        [outcome] = self._delivered([task], executor.submit([task]))
+        if isinstance(outcome, BaseException):
+            raise outcome
+        return outcome
 
     def close(self) -> None:
         """End threads and processes; the next run starts new ones."""
@@ -202,6 +211,7 @@ class Scheduler:
     ) -> Sequence[Delivery | BaseException]:
         """Wait for the deliveries of tasks, up to the first that failed."""
         executor, timeout_s = self._opened(), self._settings.timeout_s
+        self._awaited = future
         try:
             return future.result(None if executor.times_out else timeout_s)
         except WorkerDiedError as error:
@@ -242,9 +252,11 @@ class Scheduler:
         rows = {p: row for row, p in enumerate(task.positions.tolist()) if p not in known}
         suspects = [*rows]
         for attempt in range(_TRIES):
-            probes = (self._opened().submit([_one_row(task, rows[p])]) for p in suspects)
-            # All at once, and again one after the other: other programs kill workers too, and Ray
-            # loses an answer when the next task ends its worker.
+            is_last = attempt == _TRIES - 1
+            probes = (self._opened().submit([_one_row(task, rows[p], is_last)]) for p in suspects)
+            # All at once, and again one after the other: other programs kill workers too, a busy
+            # machine exceeds `timeout_s`, and Ray loses an answer when the next task ends its
+            # worker.
             pairs = zip(suspects, probes if attempt else [*probes], strict=True)
             suspects = [p for p, future in pairs if not _survives(future)]
         return tuple(suspects)
@@ -268,7 +280,7 @@ def _survives(future: Future) -> bool:
     return True
 
 
-def _one_row(task: BatchTask, row: int) -> BatchTask:
+def _one_row(task: BatchTask, row: int, is_last_try: bool) -> BatchTask:
     rows = slice(row, row + 1)
     return replace(
         task,
@@ -277,4 +289,5 @@ def _one_row(task: BatchTask, row: int) -> BatchTask:
         indices=task.indices[rows],
         items=task.items and task.items[rows],
         quarantined=(),
+        is_last_try=is_last_try,
     )

@@ -48,7 +48,7 @@ class LoaderSettings:
             one, so that workers never idle. The batches use memory during evaluation. Needs
             `persistent_workers`.
         timeout_s: Seconds to wait for a batch before an error, or before a hanging worker process
-            is replaced; up to 10 million.
+            is replaced; up to 10 million. A record that hangs alone for a minute is quarantined.
         multiprocessing_context: For ``torch``, start method of workers: ``forkserver`` (null) or
             ``spawn``.
         drop_last: Tail of the epoch: true drops it, false keeps a short batch, ``pad`` adds rows

@@ -28,7 +28,7 @@ from penstock.core.sample import BadRecord
 from penstock.core.stage_times import counted
 from penstock.datasets.files.reading_thread import read_ahead, still_wanted
 from penstock.datasets.streams.runs import runs
-from penstock.pipeline.loader.contract import BatchTask, WorkerDiedError
+from penstock.pipeline.loader.contract import BatchTask, Delivery, WorkerDiedError
 from penstock.pipeline.loader.faults import BadSampleError
 from penstock.pipeline.loader.plan import Quarantine, Tail, rank_slice
 from penstock.pipeline.loader.worker import Payload, use_one_thread
@@ -50,6 +50,9 @@ _log = logging.getLogger(__name__)
 
 _Row = tuple[Any, int, bool]
 """Raw item, position, and whether it is valid."""
+
+Compute = Callable[[BatchTask], Delivery]
+"""Computes a task, in a worker if there are any."""
 
 OpenReaders = Callable[["StreamDataset", int, Mapping[int, int]], dict[int, Iterator[Any]]]
 """Open readers of an epoch, each at a given item; return the items by reader, to be closed."""
@@ -139,7 +142,7 @@ class StreamPlan:
         return rows[start:stop] or [(item, position, False) for item, position, _ in rows]
 
     def invalid_row(
-        self, compute: Callable[[BatchTask], Any], epoch: int, number: int, quarantine: Quarantine
+        self, compute: Compute, epoch: int, number: int, quarantine: Quarantine
     ) -> Batch | None:
         """Make a batch without good samples one invalid row, of the epoch's first good item.
 
@@ -161,13 +164,10 @@ class StreamPlan:
             f"lack records: repair the data as the log says, or lower dataset.readers"
         )
 
-    def _alone(
-        self, compute: Callable[[BatchTask], Any], epoch: int, number: int, item: Any
-    ) -> Batch | None:
+    def _alone(self, compute: Compute, epoch: int, number: int, item: Any) -> Batch | None:
         """Make a batch of one invalid row; None if the item is bad."""
         row = item, number * self.batch_size, False
-        batch: Batch | None = compute(_task_of(epoch, number, [row])).batch
-        return batch
+        return compute(_task_of(epoch, number, [row])).batch
 
     def _first_items(self, epoch: int, quarantine: Quarantine) -> Generator[Any]:
         """Yield the items of this rank's readers from the start of the epoch, unless quarantined.

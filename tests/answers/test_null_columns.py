@@ -97,6 +97,19 @@ def test_a_null_label(tmp_path, storage):
     assert "label" in message and (line if storage == "csv" else f"record {NULL}") in message
 
 
+@pytest.mark.parametrize("storage", [*WRITERS, "rows"])
+def test_a_large_integer_of_a_column_with_a_null(tmp_path, storage):
+    columns = {"x": list(range(ROWS)), "id": _with_null(lambda row: (1 << 24) + row - 30)}
+    if storage == "rows":
+        storage, columns["point"] = "parquet", [[1, 2]] * ROWS
+    place = WRITERS[storage](tmp_path, columns)
+    message = _message(place, *IN_ORDER)
+    assert "'id' is 16777217 " in message and "dataset.keys={id:null}" in message
+    for remedy in ("dataset.keys={id:null}", "dataset/decode=table"):
+        with build_loader(compose([*place, *FIXED, *IN_ORDER, remedy]), "train") as loader:
+            assert sum(len(batch["index"]) for batch in loader) == ROWS
+
+
 @pytest.mark.parametrize("storage", ["parquet", "arrow"])
 def test_a_null_list_is_a_bad_record(tmp_path, storage):
     lists = _with_null(lambda row: [float(row)] * (row % 3 + 1))

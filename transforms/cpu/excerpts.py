@@ -84,7 +84,8 @@ class AudioCrop(Transform):
             excerpt = clip.excerpt(start, length)
         else:
             excerpt = clip[start : start + length]
-        return {**sample, "audio": np.pad(excerpt, (0, wanted - length))}
+        silence = [(0, wanted - length), *[(0, 0)] * (excerpt.ndim - 1)]
+        return {**sample, "audio": np.pad(excerpt, silence)}
 
 
 @register("transform", "token_crop")

@@ -67,7 +67,7 @@ class SqlStorage(IndexedStorage):
 
     name = "sql"
     reading_arguments = ("root", "timeout_s")
-    index_version = 4
+    index_version = 5
     _listed: Table | None = None
 
     def __init__(
@@ -155,6 +155,12 @@ class SqlStorage(IndexedStorage):
         keys = self.index.raw_keys(indices)
         found = self._rows(sorted(set(keys)))
         return self.records(indices, map(self._fields, map(found.get, keys)))
+
+    @property
+    def nullable(self) -> list[str]:  # type: ignore[override]
+        """Return the fields of integers or times with nulls."""
+        len(self.index)
+        return [name for name, kind in self._layout["kinds"].items() if kind == "nullable"]
 
     def _rows(self, keys: Sequence[bytes]) -> dict[bytes, Row]:
         """Read rows by their keys; an unreadable row is a line with the reason."""

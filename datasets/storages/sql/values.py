@@ -13,8 +13,8 @@ import numpy as np
 from penstock.datasets.columnar.images import float_of
 from penstock.datasets.records.labels import LabelIds, column_ids
 
-# ``whole``: integers or bools without nulls; ``value``: as `plain` returns it.
-Kind = Literal["float", "whole", "text", "value", "image"]
+# ``whole``: integers or bools without nulls; ``nullable``: with nulls; ``value``: unchanged.
+Kind = Literal["float", "whole", "nullable", "text", "value", "image"]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _US = timedelta(microseconds=1)
@@ -47,8 +47,10 @@ def plain(value: Any) -> Any:
 
 def kind_of(value: Any, *, nulls: bool) -> Kind:
     """Return the kind of a column, from a value of its widest type and whether it has nulls."""
-    if isinstance(value := plain(value), int | float):
-        return "float" if nulls or isinstance(value, float) else "whole"
+    if isinstance(value := plain(value), int):
+        return "nullable" if nulls else "whole"
+    if isinstance(value, float):
+        return "float"
     return "text" if isinstance(value, str) else "value"
 
 
@@ -57,7 +59,7 @@ def convert(value: Any, kind: Kind) -> Any:
     value = plain(value)
     if kind == "whole" and not isinstance(value, int):
         raise ValueError(f"is {value!r:.50} now, and held whole numbers alone when it was listed")
-    if kind == "float":
+    if kind in ("float", "nullable"):
         return float_of(value)
     return str(value) if kind == "text" and isinstance(value, int | float) else value
 

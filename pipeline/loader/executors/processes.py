@@ -63,15 +63,15 @@ class _Job:
 class _Worker:
     """A worker process, and the jobs that it was given, of which it computes the first.
 
-    `data` is the pickled call that it computes by. A job, or a message cut off in the middle, hangs
-    after `timeout_s` seconds.
+    `data` is the pickled call that it computes by. A job hangs after its `limit_s`, and a message
+    cut off in the middle after `timeout_s` seconds.
     """
 
     def __init__(self, data: bytes, descriptor: int, timeout_s: float) -> None:
         self.is_ready = self.hangs = False
         self.jobs: deque[_Job] = deque()
-        self._timeout_s = timeout_s
-        self._deadline = time.monotonic() + start_patience(timeout_s)
+        self._timeout_s, self._limit_s = timeout_s, start_patience(timeout_s)
+        self._deadline = time.monotonic() + self._limit_s
         self.child = ChildProcess(
             module="penstock.pipeline.loader.worker",
             message_timeout_s=timeout_s,
@@ -88,14 +88,19 @@ class _Worker:
         """Let it compute a job; raise OSError if it is dead, or does not read."""
         self.jobs.append(job)
         if len(self.jobs) == 1:
-            self._deadline = time.monotonic() + self._timeout_s
+            self._begin()
         order = pickle.dumps((job.tasks, job.slot), pickle.HIGHEST_PROTOCOL)
         self.child.connection.send_bytes(order)
 
     def finish_job(self) -> None:
         """Leave the job that it has answered."""
-        self._deadline = time.monotonic() + self._timeout_s
         self.jobs.popleft()
+        if self.jobs:
+            self._begin()
+
+    def _begin(self) -> None:
+        self._limit_s = self.jobs[0].tasks[0].limit_s(self._timeout_s)
+        self._deadline = time.monotonic() + self._limit_s
 
     def end(self) -> WorkerDiedError:
         """Kill it, and say how it ended."""
@@ -104,9 +109,9 @@ class _Worker:
         how = describe_death(child.pid, child.process.poll())
         if self.hangs:
             how = (
-                f"loader: worker process {child.pid} gave no batch within "
-                f"timeout_s={self._timeout_s:g} s and was ended; raise loader.timeout_s, "
-                f"or find where it hangs with loader.engine=inline"
+                f"loader: worker process {child.pid} gave no batch within {self._limit_s:g} s "
+                f"and was ended; raise loader.timeout_s={self._timeout_s:g}, or find where it "
+                f"hangs with loader.engine=inline"
             )
         is_out_of_memory = child.process.poll() == OUT_OF_MEMORY
         return WorkerDiedError(how, MemoryError if is_out_of_memory else WorkerError)

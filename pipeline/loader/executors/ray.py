@@ -49,6 +49,10 @@ class RayExecutor(Executor):
         self.asked.add(asked)
         return asked
 
+    def drop(self) -> None:
+        """Let the cluster free the batches that no one will take."""
+        self.asked.clear()
+
     def close(self) -> None:
         """Cancel all tasks."""
         asked, self.asked = self.asked, set()
@@ -59,12 +63,13 @@ class RayExecutor(Executor):
 class _Asked(Future):
     """Tasks that are computed on the cluster."""
 
-    __slots__ = ("_executor", "answer")
+    __slots__ = ("_executor", "_limit_s", "answer")
 
     def __init__(self, executor: RayExecutor, tasks: Sequence[BatchTask]) -> None:
         super().__init__()
         self._executor = executor
-        self.answer = executor.calls.begin(tasks, executor.timeout_s)
+        self._limit_s = tasks[0].limit_s(executor.timeout_s)
+        self.answer = executor.calls.begin(tasks, self._limit_s)
 
     @property
     def is_done(self) -> bool:
@@ -72,12 +77,11 @@ class _Asked(Future):
 
     def result(self, timeout_s: float | None = None) -> Sequence[Delivery | BaseException]:
         executor, ray = self._executor, self._executor.calls.ray
-        most_s = executor.timeout_s
-        if not ray.wait([self.answer], timeout=most_s + start_patience(most_s))[0]:
+        if not ray.wait([self.answer], timeout=self._limit_s + start_patience(self._limit_s))[0]:
             raise WorkerError(
                 f"loader: no batch from the cluster, which has {ray.cluster_resources()}; if it "
                 f"is full, lower loader.num_workers or loader.resources, or add machines; if it "
-                f"copies data from a URL first, raise loader.timeout_s={most_s:g}"
+                f"copies data from a URL first, raise loader.timeout_s={executor.timeout_s:g}"
             )
         try:
             packed: Packed = ray.get(self.answer)

@@ -52,6 +52,7 @@ _imported_in = os.getpid()
 class TorchExecutor(Executor):
     """Compute batches in torch's DataLoader, one batch per item; a dead worker ends the run."""
 
+    in_turn = True
     times_out = True
 
     def __init__(self, compute: BatchComputer, settings: LoaderSettings) -> None:

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from penstock.core.sample import Sample
-from penstock.pipeline.collates.fields import ListCollate, PaddedCollate, stack
+from penstock.pipeline.collates.fields import ListCollate, PaddedCollate, StackCollate, stack
 from tests.contracts.collate import InTensors, check_collate, in_tensors
 from tests.contracts.equality import assert_same
 
@@ -67,6 +67,21 @@ def test_stack_takes_tensors_numpy_scalars_and_views():
     assert batch["features"][:, 0].tolist() == [0, 1, 2]
     for name in ("label", "zero_axes", "tensor_label"):
         assert batch[name].dtype == torch.int64 and batch[name].tolist() == [0, 1, 2]
+
+
+def test_complex_numbers_are_a_list_also_as_a_column():
+    values = [1 + 2j, 3j, 2j]
+    made = [{**sample, "z": z} for sample, z in zip(samples(3), values, strict=True)]
+    assert stack(made)["z"] == values
+    assert StackCollate().columns({"z": np.array(values)})["z"] == values
+
+
+@pytest.mark.parametrize("number", [1 << 63, np.uint64(1 << 63), np.array(1 << 63, np.uint64)])
+def test_integers_that_torch_lacks_are_refused(number):
+    with pytest.raises(ValueError, match=r"'label' is 9223372036854775808.*{label:null}"):
+        stack(changed(2, label=number))
+    with pytest.raises(ValueError, match=r"'label' is 9223372036854775808.*{label:null}"):
+        StackCollate().columns({"label": np.array([1, number], np.uint64)})
 
 
 @pytest.mark.parametrize(

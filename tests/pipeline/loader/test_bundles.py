@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,9 @@ from penstock.core.sample import BadRecord
 from penstock.datasets.map_dataset import MapDataset
 from penstock.datasets.storages.arrays import MemmapStorage
 from penstock.pipeline.collates.fields import stack
+from penstock.pipeline.loader import plan
 from penstock.pipeline.loader.faults import BadSampleError
+from penstock.pipeline.samplers.random import SequentialSampler
 from penstock.transforms.cpu.stack import Stack
 from penstock.transforms.decode.raw import RawDecoder
 from tests.building import build_step
@@ -23,13 +27,18 @@ PROCESS = {**THREADS, "engine": "processes"}
 
 
 class Arrays(MemmapStorage):
-    """Arrays of which a row is bad, or ends in an error."""
+    """Arrays of which a row is bad, ends in an error, or ends its process once."""
+
+    witness: Path | None = None
 
     def __init__(self, path: Path, *, bad=None, broken=None, error=OSError) -> None:
         super().__init__(str(path))
         self._bad, self._broken, self._error = bad, broken, error
 
     def take(self, indices, fields, **options):
+        if self.witness is not None and 200 in indices and not self.witness.exists():
+            self.witness.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
         if self._broken in indices:
             raise self._error(f"the disk has lost {self._broken}")
         return None if self._bad in indices else super().take(indices, fields, **options)
@@ -77,3 +86,35 @@ def test_what_comes_before_an_error_is_delivered_first(arrays_folder, broken, er
             for batch in loader:
                 seen += batch["index"].tolist()
         assert seen == list(range(198)), "the row is in the batch that begins there"
+
+
+def test_padding_is_not_counted(arrays_folder):
+    settings = {**THREADS, "batch_size": 3, "drop_last": "pad"}
+    with make_loader(dataset(Arrays(arrays_folder)), **settings) as loader:
+        assert len([*loader]) == -(-N // 3)
+        assert loader.stats.samples == N
+
+
+class Broken(SequentialSampler):
+    """A sampler with a mistake at position 198."""
+
+    def at(self, epoch, positions):
+        return np.where(positions < 198, positions, N)
+
+
+def test_what_comes_before_an_error_of_the_sampler_is_delivered_first(arrays_folder, monkeypatch):
+    monkeypatch.setattr(plan, "_TOGETHER", 1)
+    with make_loader(dataset(Arrays(arrays_folder)), Broken(N), batch_size=3, **THREADS) as loader:
+        seen = []
+        with pytest.raises(ValueError, match="expected 0 to 300"):
+            for batch in loader:
+                seen += batch["index"].tolist()
+        assert seen == list(range(198))
+
+
+def test_all_batches_of_a_dead_worker_are_computed_again(arrays_folder, tmp_path):
+    storage = Arrays(arrays_folder)
+    storage.witness = tmp_path / "witness"
+    with make_loader(dataset(storage), batch_size=3, **PROCESS) as loader:
+        assert [row for batch in loader for row in batch["index"].tolist()] == list(range(N))
+        assert loader.stats.workers().restarts == 1

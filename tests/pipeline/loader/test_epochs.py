@@ -102,6 +102,21 @@ def test_epochs_in_a_row_and_out_of_it(settings):
         assert digests(loader) == expected(9), "broken off: again from its beginning"
 
 
+def test_the_epoch_after_a_resumed_one_begins_at_its_beginning():
+    with loader_of(FakeDataset(N), **THREADS) as loader:
+        assert digests(loader) == expected(0)
+        loader.load_state_dict({**loader.state_dict(), "next_batch": 3, "finished": False})
+        assert digests(loader) == expected(0)[3:]
+        assert digests(loader) == expected(1)
+
+
+def test_a_loaded_quarantine_holds_for_what_was_computed_ahead():
+    with loader_of(FakeDataset(N), **THREADS) as loader:
+        assert digests(loader) == expected(0)
+        loader.load_state_dict({**loader.state_dict(), "quarantined": [3]})
+        assert 3 not in [index for batch in loader for index in batch["index"].tolist()]
+
+
 @WAYS
 def test_an_epoch_set_in_the_middle_of_another_is_the_next(settings):
     with loader_of(FakeDataset(N), **settings) as loader:

@@ -45,6 +45,19 @@ def test_replace_changes_the_bad_rows_and_nothing_else():
     assert loader.stats.bad_samples == 4 and loader.stats.samples == N
 
 
+def test_no_quarantined_record_replaces_a_bad_one():
+    loader = make_loader(FakeDataset(8, bad=[1], crash=3), RandomSampler(8), max_error_rate=1)
+    loader.load_state_dict(loader.state_dict() | {"quarantined": [3]})
+    assert not {row[1] for _ in range(30) for row in _rows(loader)} & {1, 3}
+
+
+def test_an_item_of_a_stream_is_quarantined_in_its_own_epoch():
+    loader = make_loader(FakeStream(20))
+    loader.load_state_dict(loader.state_dict() | {"quarantined": [[0, 5]]})
+    epochs = [{row[1] for row in _rows(loader)} for _ in range(2)]
+    assert epochs == [{*range(20)} - {5}, {*range(20)}]
+
+
 def test_replacements_are_of_the_same_class_if_the_sampler_asks_for_it():
     dataset = FakeDataset(N, bad=range(0, N, 7))
     labels = dataset.index.column("label")

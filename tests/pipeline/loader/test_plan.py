@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.pipeline.loader.plan import BatchPlan
+from penstock.pipeline.loader.plan import BatchPlan, indexed_tasks
+from penstock.pipeline.samplers.random import SequentialSampler
 from tests.pipeline.loader.fakes import FakeDataset, make_loader
 
 sizes = {
@@ -43,6 +44,27 @@ def test_union_over_ranks_is_the_epoch_in_global_order(n, per_group, group, worl
     kept = n // batch_size * batch_size if tail == "drop" else n
     union = np.concatenate(seen) if seen else np.empty(0, np.int64)
     assert np.array_equal(union, np.arange(kept))
+
+
+def test_padding_fills_the_last_batch():
+    positions, valid = BatchPlan(10, 8, tail="pad").batch(1)
+    assert positions.tolist() == [8, 9, 0, 1, 2, 3, 4, 5]
+    assert valid.tolist() == [True] * 2 + [False] * 6
+
+
+def test_each_epoch_has_its_own_cuts():
+    plan = BatchPlan(10, 6, cuts=lambda epoch: np.array([0, 4 + epoch, 10]))
+    assert [plan.batch(0, epoch)[0].size for epoch in (0, 1)] == [4, 5]
+
+
+def test_tasks_of_one_call_of_a_sampler_and_the_next():
+    quarantine: set[int] = set()
+    more = {"epoch": 0, "start": 5, "quarantine": quarantine}
+    tasks = indexed_tasks(BatchPlan(40_000, 4), SequentialSampler(40_000), 40_000, **more)
+    assert next(tasks).number == 5
+    quarantine.add(30)
+    assert next(task for task in tasks if task.quarantined).quarantined == (30,)
+    assert [task.number for task in tasks] == list(range(8, 10_000))
 
 
 def test_errors_say_what_to_do():

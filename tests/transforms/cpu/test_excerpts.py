@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from penstock.core.rng import KeyedRng, Stream
-from penstock.transforms.cpu.excerpts import ArrayCrop, TokenCrop, TokenMask
+from penstock.transforms.cpu.excerpts import ArrayCrop, AudioCrop, TokenCrop, TokenMask
 from tests.contracts.equality import assert_same
 from tests.contracts.transform import check_transform
 
@@ -33,6 +33,11 @@ def test_a_crop_is_a_view_of_the_array():
     assert_same(centre, VOLUME[1:3, 1:4])
     crop = ArrayCrop(size=[2, 3], fields=["image"])
     check_transform(crop, [{"image": VOLUME, "index": 0, "key": "a"}])
+
+
+def test_silence_is_added_in_time_alone():
+    crop = AudioCrop(seconds=0.5, sample_rate=10)
+    assert crop({"audio": np.ones((3, 2), np.float32)}, rng())["audio"].shape == (5, 2)
 
 
 def test_fields_of_one_shape_are_cropped_alike():

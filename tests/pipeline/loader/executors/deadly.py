@@ -21,7 +21,8 @@ class DeadlyDataset(FakeDataset):
     """FakeDataset with one record that is computed in a way that ends badly.
 
     Args:
-        how: ``kill``, ``segfault``, ``memory``, ``hang`` or ``stop``.
+        how: ``kill``, ``segfault``, ``memory``, ``hang``, ``stop``, or ``busy``: the first four
+            computations take 3 s.
         witness: A file that gets a line for every time the record is computed.
     """
 
@@ -34,7 +35,10 @@ class DeadlyDataset(FakeDataset):
             if self.witness is not None:
                 with open(self.witness, "a") as file:
                     file.write(f"{os.getpid()} {position}\n")
-            _end(self.how)
+            if self.how != "busy":
+                _end(self.how)
+            elif len(self.witness.read_text().splitlines()) <= 4:
+                time.sleep(3)
         return super()._one(index, position, epoch)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -10,6 +11,7 @@ import sys
 
 import pytest
 
+from penstock.core import processes
 from penstock.core.user_errors import is_explained
 from penstock.pipeline.loader import arena
 from penstock.pipeline.loader.worker_errors import WorkerError
@@ -29,6 +31,7 @@ from tests.pipeline.loader.fakes import (
     digests,
     make_loader,
     pids_of,
+    the_pool,
 )
 from tests.waiting import wait_until
 
@@ -38,7 +41,10 @@ PROCESSES = {"engine": "processes", "num_workers": 2}
 @pytest.mark.parametrize(
     ("how", "timeout_s"), [("kill", 90), ("segfault", 90), ("hang", 4), ("stop", 4)]
 )
-def test_a_record_that_ends_its_process_is_quarantined(how, timeout_s, tmp_path, caplog, capfd):
+def test_a_record_that_ends_its_process_is_quarantined(
+    how, timeout_s, tmp_path, caplog, capfd, monkeypatch
+):
+    monkeypatch.setattr(processes, "START_S", 20.0)
     witness = tmp_path / "witness"
     settings = {**PROCESSES, "timeout_s": timeout_s}
     with (
@@ -55,13 +61,35 @@ def test_a_record_that_ends_its_process_is_quarantined(how, timeout_s, tmp_path,
     assert len(lines) == 4, "once in the run, three times alone"
 
 
+def test_a_record_that_is_slow_on_a_busy_machine_is_not_quarantined(tmp_path):
+    dataset = DeadlyDataset("busy", tmp_path / "witness")
+    with make_loader(dataset, sampler(), timeout_s=2, **PROCESSES) as loader:
+        assert digests(loader) == expected(quarantined=False)
+        assert loader.state_dict()["quarantined"] == []
+
+
+def test_a_batch_with_a_quarantined_record_and_another_that_kills():
+    with make_loader(DeadlyDataset("kill", deadly=RECORD + 1), **PROCESSES) as loader:
+        loader.load_state_dict(loader.state_dict() | {"quarantined": [RECORD]})
+        assert len([*loader]) == -(-N // 8)
+        assert loader.state_dict()["quarantined"] == [RECORD, RECORD + 1]
+
+
+def test_each_batch_of_a_worker_has_its_own_time():
+    settings = {**PROCESSES, "num_workers": 1, "timeout_s": 4}
+    with make_loader(FakeDataset(16, slow_s=2.5), **settings) as loader:
+        assert len([*loader]) == 2
+        assert loader.stats.workers().restarts == 0
+
+
 class DeadlyItem(FakeStream):
-    """A stream whose first item ends workers."""
+    """A stream with an item that ends workers."""
 
     consumer: int
+    deadly = 0
 
     def fetch_items(self, items, positions, epoch, **memory):
-        if 0 in items:
+        if self.deadly in items:
             assert os.getpid() != self.consumer, "the consumer's process would have ended"
             os.kill(os.getpid(), signal.SIGKILL)
         return super().fetch_items(items, positions, epoch, **memory)
@@ -75,6 +103,14 @@ def test_the_consumer_does_not_compute_the_item_that_ended_its_workers():
         rows = [(batch["index"].tolist(), batch["valid"].tolist()) for batch in loader]
         assert rows == [([1], [False]), ([1], [True]), ([2], [True])]
         assert loader.state_dict()["quarantined"] == [[0, 0]]
+
+
+def test_a_batch_is_filled_without_computing_a_deadly_item_in_the_consumer():
+    stream = DeadlyItem(3, bad=[0])
+    stream.consumer, stream.deadly = os.getpid(), 1
+    with make_loader(stream, **PROCESSES, batch_size=1, max_error_rate=1) as loader:
+        rows = [(batch["index"].tolist(), batch["valid"].tolist()) for batch in loader]
+        assert rows == [([2], [False]), ([2], [False]), ([2], [True])]
 
 
 def test_workers_are_started_before_the_first_iteration():
@@ -111,6 +147,25 @@ def test_a_process_that_is_ended_from_outside(number):
                 os.kill(pids_of(loader)[at % 2], number)
         assert got == expected(quarantined=False)
         assert loader.state_dict()["quarantined"] == []
+
+
+def _free_slots(loader):
+    gc.collect()
+    memory = the_pool(loader).arena
+    slots = [*iter(memory.take, None)]
+    for slot in slots:
+        memory.give_back(slot)
+    return len(slots)
+
+
+def test_the_slots_of_abandoned_batches_and_dead_workers_come_back():
+    settings = {**PROCESSES, "across_epochs": False}
+    with make_loader(FakeDataset(N, slow_s=0.02), sampler(), **settings) as loader:
+        for _ in range(3):
+            next(iter(loader))
+        os.kill(pids_of(loader)[0], signal.SIGKILL)
+        assert digests(loader) == expected(quarantined=False)
+        wait_until(lambda: _free_slots(loader) == arena.slots_of(loader.settings))
 
 
 def test_kept_batches_travel_by_themselves_where_the_arena_is_full():

@@ -21,7 +21,7 @@ from tests.pipeline.loader.executors.deadly import (
     expected,
     sampler,
 )
-from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader
+from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader, the_pool
 
 pytestmark = pytest.mark.slow
 
@@ -47,6 +47,17 @@ def test_batches_may_be_written_to_and_kept():
         for batch in kept:
             batch["image"].fill_(7)
     assert all(torch.all(batch["image"] == 7) for batch in kept), "also when the loader is closed"
+
+
+def test_batches_of_abandoned_iterations_are_not_kept():
+    with make_loader(FakeDataset(N), **ACTORS) as loader:
+        next(iter(loader))
+        assert digests(loader) == digests(make_loader(FakeDataset(N)))
+        loader.set_epoch(0)
+        batches = iter(loader)
+        next(batches)
+        batches.close()
+        assert not the_pool(loader).asked
 
 
 @pytest.mark.parametrize(("how", "timeout_s"), [("kill", 90), ("hang", 8)])
