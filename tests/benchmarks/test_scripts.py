@@ -91,6 +91,12 @@ def test_growth(tmp_path):
 
 
 @pytest.mark.slow
+def test_exactness(tmp_path):
+    said = finish(tmp_path, start(tmp_path, "exactness.py", "penstock"))
+    assert said.splitlines()[2:] == ["| penstock | yes | yes | yes | yes | continues |"]
+
+
+@pytest.mark.slow
 def test_stage_times(tmp_path):
     said = finish(tmp_path, start(tmp_path, "stage_times.py", "--rounds", "1"))
     assert said.count("with / without") == 2
