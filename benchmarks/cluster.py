@@ -66,13 +66,13 @@ def main() -> None:
         if find_spec("pandas") is None:
             print("Not measured: Ray Data (not installed: pip install 'ray[data]')")
             cells.remove("Ray Data")
-        found = {**dict.fromkeys(SAME, []), **alternate(cells, arguments.rounds, measure)}
+        found = alternate(cells, arguments.rounds, measure)
     print(describe())
     for cells in (SAME, FEW):
         peers = [each["rate"] for each in found[cells[0]]]
         rows = []
         for cell in cells:
-            rates = [each["rate"] for each in found[cell]]
+            rates = [each["rate"] for each in found.get(cell, ())]
             if rates and peers:
                 beside = with_spread(paired(rates, peers)) if cell != cells[0] else ""
                 rows.append([cell, with_spread(rates), beside])
