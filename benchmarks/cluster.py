@@ -20,6 +20,7 @@ import random
 import sys
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -61,13 +62,17 @@ def main() -> None:
         def measure(cell: str) -> Any:
             return run_cell(__file__, {"cell": cell, "root": str(folder)}, timeout_s=600)
 
-        found = alternate([*SAME, *FEW], arguments.rounds, measure)
+        cells = [*SAME, *FEW]
+        if find_spec("pandas") is None:
+            print("Not measured: Ray Data (not installed: pip install 'ray[data]')")
+            cells.remove("Ray Data")
+        found = alternate(cells, arguments.rounds, measure)
     print(describe())
     for cells in (SAME, FEW):
         peers = [each["rate"] for each in found[cells[0]]]
         rows = []
         for cell in cells:
-            rates = [each["rate"] for each in found[cell]]
+            rates = [each["rate"] for each in found.get(cell, ())]
             if rates and peers:
                 beside = with_spread(paired(rates, peers)) if cell != cells[0] else ""
                 rows.append([cell, with_spread(rates), beside])

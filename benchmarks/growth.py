@@ -134,10 +134,11 @@ def over_samples(scratch: Path, arguments: argparse.Namespace) -> str:
 def over_workers(scratch: Path, arguments: argparse.Namespace) -> str:
     """Return the table over the number of workers."""
     counts = [int(text) for text in arguments.workers.split(",")]
+    engine = "processes" if arguments.processes else "threads"
     specs = {
         str(count): [
             *overrides_of(scratch / f"{SMALLEST}.arrow", scratch / "photographs", count),
-            "augment=imagenet", f"loader.processes={count if arguments.processes else 0}",
+            f"loader.engine={engine}", "augment=imagenet",
         ]
         for count in counts
     }  # fmt: skip

@@ -185,7 +185,7 @@ def _plain(url: str, shards: Path) -> dict[str, float]:
     storage = WebDatasetStorage(str(shards))
     index = storage.index
     files = [f"{url}/{path.name}" for path in sorted(shards.glob("*.tar"))]
-    columns = (index.column(name).tolist() for name in ("shard", "offset", "span_bytes"))
+    columns = (index.column(name).tolist() for name in ("file", "offset", "span_bytes"))
     places = zip(*columns, strict=True)
     loader = DataLoader(
         _OneRequestEach([(files[shard], start, size) for shard, start, size in places]),

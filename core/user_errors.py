@@ -56,7 +56,7 @@ def nearest_path(path: str) -> str | None:
     whole = missing = Path(path).expanduser().absolute()
     while not missing.parent.is_dir():
         missing = missing.parent
-    near = nearest(missing.name, os.listdir(missing.parent))
+    near = nearest(missing.name, os.listdir(missing.parent), cutoff=0.7)
     found = missing.parent / (near or "") / whole.relative_to(missing)
     return str(found) if near and found.exists() else None
 

@@ -122,12 +122,12 @@ class MixDataset(Dataset):
             cause = with_keys_of_source(sample.cause, name)
             return replace(sample, index=first + sample.index, cause=cause)
         if SOURCE in sample:
-            remedy = f"type dataset.sources.{name}.dataset.keys={{source:origin}}"
+            remedy = _by_keys(name, "source:origin")
             raise ValueError(f"dataset mix: samples of {name!r} have a field 'source'; {remedy}")
         mixed = {**sample, "index": first + sample["index"], SOURCE: number}
         for field, ids in self.index.class_ids[number].items():
             if field in sample and ids is None:
-                remedy = f"type dataset.sources.{name}.dataset.keys={{{field}:null}}, or name them"
+                remedy = f"name them, or {_by_keys(name, f'{field}:null')}"
                 said = "has class ids without names, and another source has names"
                 raise ValueError(f"dataset mix: {field!r} of {name!r} {said}; {remedy}")
             if field in sample and not _is_by_class(sample[field]):
@@ -135,7 +135,7 @@ class MixDataset(Dataset):
         for field, (places, count) in self.index.places[number].items():
             if field in sample and _is_by_class(values := sample[field]):
                 if values.ndim > 1:  # keypoints
-                    remedy = f"type dataset.sources.{name}.dataset.keys={{{field}:null}}"
+                    remedy = _by_keys(name, f"{field}:null")
                     said = "has other names than another source, expected the same"
                     raise ValueError(f"dataset mix: {field!r} of {name!r} {said}; {remedy}")
                 mixed[field] = np.full(count, np.nan, values.dtype)
@@ -289,6 +289,11 @@ def check_source(name: str, source: Any) -> None:
         why = "decodes a table by statistics of its own; put the rows of all sources into one table"
     if why is not None:
         raise ValueError(f"dataset mix: dataset.sources.{name}.dataset {why}")
+
+
+def _by_keys(name: str, change: str) -> str:
+    typed = f"dataset.sources.{name}.dataset.keys={{{change}}}"
+    return f"type {typed}, or for a Dataset in code change its items"
 
 
 def with_keys_of_source(text: str, name: str) -> str:

@@ -34,16 +34,27 @@ def prepare_output() -> None:
 def exit_with(run: Callable[[], int]) -> NoReturn:
     """Run a program and end the process with its exit status.
 
-    With several ranks, end right after the exit handlers. Threads of torch's libraries may still
-    run while the interpreter destroys their statics, which aborted 2 of 42 finished ranks on a busy
-    machine ("terminate called without an active exception") and fails the whole job.
+    With several ranks, end right after the exit handlers registered since this call. Threads of
+    torch's libraries may still run while the interpreter destroys their statics, which aborted 2 of
+    42 finished ranks on a busy machine ("terminate called without an active exception") and fails
+    the whole job.
 
     Args:
         run: Returns the exit status, or raises SystemExit.
     """
     prepare_output()
+    status: int | str | None = None
+
+    def end() -> None:
+        if isinstance(status, int):
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+
+    if is_one_of_several := int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        atexit.register(end)  # handlers run in reverse, so this one runs last
     try:
-        status: int | str | None = run()
+        status = run()
         sys.stdout.flush()
     except SystemExit as error:
         status = error.code
@@ -64,12 +75,8 @@ def exit_with(run: Callable[[], int]) -> NoReturn:
         )
     if not isinstance(status, int):  # None, or a message that sys.exit prints
         sys.exit(status)
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        atexit._run_exitfuncs()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    gc.freeze()  # nothing is left to collect
+    if not is_one_of_several:  # whose handlers collect
+        gc.freeze()  # nothing is left to collect
     sys.exit(status)
 
 

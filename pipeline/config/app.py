@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Train with the config that the arguments describe, or sweep.
 
     Returns:
-        The exit status: 0, 2 for mistakes in the configuration, 1 for a failure in one line.
+        The exit status: 0, 2 for mistakes of the user, 1 for another failure in one line.
     """
     return run_command(None, sys.argv[1:] if argv is None else argv, JOB)
 
@@ -87,7 +87,7 @@ def run_command(
         if (line := in_one_line(error)) is None:
             raise
         tell(f"error: {line}")
-        return 1
+        return 2 if isinstance(error, ValueError) else 1
 
 
 def print_help(overrides: list[str], command: str | None) -> None:

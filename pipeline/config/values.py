@@ -116,16 +116,17 @@ def mistake(argument: Argument, value: Any, key: str) -> str | None:
 
     A value that is equal to the default is always right.
     """
-    if type(value) is type(argument.default) and value == argument.default:
-        return None
-    if (expected := complaint(argument.annotation, value)) is None:
+    is_default = type(value) is type(argument.default) and value == argument.default
+    if is_default or (expected := complaint(argument.annotation, value)) is None:
         return None
     text = f"{given(value)} given, expected {expected}"
-    for each in (nearest(shown(value), _words(argument.annotation)), [value], [value, value]):
-        if each is not None and complaint(argument.annotation, each) is None:
+    if type(value) is int and complaint(argument.annotation, str(value)) is None:
+        return f"""{text}; type '{key}="{value}"'"""
+    meant = (nearest(shown(value), _words(argument.annotation)), [value], [value, value])
+    for each in (*meant, argument.default):
+        if each not in (None, REQUIRED, ABSENT) and complaint(argument.annotation, each) is None:
             return f"{text}; type {key}={shown(each)}"
-    is_text = type(value) is int and complaint(argument.annotation, str(value)) is None
-    return f"""{text}; type '{key}="{value}"'""" if is_text else text
+    return text
 
 
 def _words(annotation: Any) -> list[str]:

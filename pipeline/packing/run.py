@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import Storage, Writer
 from penstock.core.files import write_whole
 from penstock.core.parts import PackPlan, Part, PartSummary
+from penstock.core.user_errors import ExplainedError
 from penstock.datasets.writing import Recode, check_labels, make_plan, sync_files, write_part
 from penstock.pipeline.packing.parts import Parts
 from penstock.pipeline.packing.report import Screen, folder_bytes, summary_lines
@@ -120,7 +121,7 @@ def pack(packing: Packing) -> int:
                         staging.give_up()
                     raise
         except KeyboardInterrupt as error:
-            print("stopped; the same command goes on")
+            print("stopped; to resume, repeat the command")
             return 128 + (error.args or (signal.SIGINT,))[0]
         except OSError as error:
             raise _explained(error, target) from error
@@ -172,13 +173,13 @@ def _write_bad_records(folder: Path, packed: Mapping[str, Sequence[PartSummary]]
     write_whole(folder / BAD_RECORDS, text.getvalue().encode("utf-8", "surrogateescape"))
 
 
-def _explained(error: OSError, target: Path) -> ValueError:
-    reason, remedy = error.strerror or str(error), "put it right"
+def _explained(error: OSError, target: Path) -> ExplainedError:
+    reason, remedy = error.strerror or str(error), "correct it"
     if error.errno in _FULL:
         remedy = "free some space"
     elif error.filename:
         reason += f" ({os.fsdecode(error.filename)})"
-    return ValueError(f"pack: {target}: {reason}; {remedy}, and the same command goes on")
+    return ExplainedError(f"pack: {target}: {reason}; {remedy} and repeat the command to resume")
 
 
 @contextlib.contextmanager

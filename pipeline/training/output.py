@@ -120,7 +120,8 @@ def check_output(
     command = key.partition(".")[0]
     if paths[0].suffix.lower() not in endings:
         wanted = f"expected a file name that ends in {' or '.join(endings)}"
-        raise ValueError(f"{key} is {str(paths[0])!r}, {wanted}")
+        remedy = f"type {key}={paths[0].with_suffix(next(iter(endings)))}"
+        raise ValueError(f"{key} is {str(paths[0])!r}, {wanted}; {remedy}")
     for path in paths:
         if path.is_dir():
             raise ValueError(f"{key}: {path} is a folder; name a file")
@@ -132,7 +133,7 @@ def check_output(
     while not folder.exists():
         folder = folder.parent
     if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ValueError(f"{key}: {folder} is no folder that can be written to")
+        raise ValueError(f"{key}: cannot write to the folder {folder}; choose another path")
 
 
 def write_output(key: str, contents: Mapping[Path, bytes]) -> None:

@@ -91,11 +91,31 @@ def test_growth(tmp_path):
 
 
 @pytest.mark.slow
+def test_exactness(tmp_path):
+    said = finish(tmp_path, start(tmp_path, "exactness.py", "penstock"))
+    assert said.splitlines()[2:] == ["| penstock | yes | yes | yes | yes | continues |"]
+
+
+@pytest.mark.slow
+def test_stage_times(tmp_path):
+    said = finish(tmp_path, start(tmp_path, "stage_times.py", "--rounds", "1"))
+    assert said.count("with / without") == 2
+
+
+@pytest.mark.slow
+def test_a_slow_link(tmp_path, photographs):
+    arguments = ["--count", "128", "--latency-ms", "1", "--rounds", "1"]
+    said = finish(tmp_path, start(tmp_path, "remote.py", str(photographs), *arguments))
+    for loader in ("ours, random over all shards", "torch DataLoader, a request each"):
+        assert f"| {loader} |" in said
+
+
+@pytest.mark.slow
 def test_memory(tmp_path, photographs):
     arguments = ["--workers", "1", "--model-s", "0", "--epochs", "1", "--rounds", "1"]
     arguments += ["--images", "16", "--batch-size", "4"]
     said = finish(tmp_path, start(tmp_path, "memory.py", str(photographs), *arguments))
-    for way in ("threads, 1", "forkserver, 1", "spawn, 1"):
+    for way in ("threads, 1", "processes, 1"):
         assert f"| {way} |" in said
 
 

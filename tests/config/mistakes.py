@@ -190,9 +190,10 @@ MISTAKES: dict[str, list[Mistake]] = {
     ],
     "loader": [
         m("loader.workers=3"), m("loader.num_worker=3"), m("+loader.num_worker=3"),
-        m("++loader.num_worker=3"), m("loader.shuffle=true"), m("loader.batch_size=big"),
-        m("loader.batch_size=0"), m("loader.batch_size=64.0"), m("loader.batch_size=true"),
-        m("loader.batch_size='64'"), m("loader.on_error=rais"), m("loader.drop_last=pads"),
+        m("++loader.num_worker=3"), m("loader.shuffle=true"),
+        m("loader.batch_size=big", typed="loader.batch_size=64"), m("loader.batch_size=0"),
+        m("loader.batch_size=64.0"), m("loader.batch_size=true"), m("loader.batch_size='64'"),
+        m("loader.on_error=rais"), m("loader.drop_last=pads"),
         m("loader.max_error_rate=1.5"), m("loader.num_workers=1025"),
         m("loader.prefetch_factor=1025"),
     ],

@@ -20,7 +20,7 @@ from penstock.core.files import (
     write_whole,
     writing,
 )
-from penstock.core.user_errors import is_explained
+from penstock.core.user_errors import is_explained, nearest_path
 from penstock.datasets.records.table import cached_index
 from penstock.pipeline.training.checkpoint import CheckpointFolder
 
@@ -117,3 +117,9 @@ def test_an_unwritable_cache_folder_is_replaced_by_a_temporary_one(tmp_path, mon
     assert folder.is_dir() and folder.parent.parent == tmp_path
     assert folder.parent.stat().st_mode & 0o077 == 0
     assert "cannot be written; the cache is in" in caplog.text
+
+
+def test_a_path_is_offered_only_if_its_name_is_close(tmp_path):
+    (tmp_path / "tests").mkdir()
+    assert nearest_path(f"{tmp_path}/pets") is None
+    assert nearest_path(f"{tmp_path}/test") == f"{tmp_path}/tests"

@@ -65,3 +65,21 @@ exit_with(run)"""
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"n\\xe4me\n", b"n\\xe4me\n")
+
+
+def test_a_rank_ends_after_its_exit_handlers():
+    code = """
+import atexit, sys
+from penstock.pipeline.program import exit_with
+class Late:
+    def __del__(self):
+        print("late")
+def run():
+    sys.late = Late()
+    atexit.register(print, "handler")
+    return 3
+exit_with(run)"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, env={**os.environ, "WORLD_SIZE": "2"}
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (3, b"handler\n", b"")

@@ -262,7 +262,7 @@ def test_bench_of_tiled_images_and_doctor(tmp_path, data_dir):
     done = _run([*COMMAND, *bench], cwd=tmp_path, data_dir=data_dir)
     assert "of 16 of 16 images only what the first crop needs" in done.stdout
     done = _run([*COMMAND, *tiled], cwd=tmp_path, data_dir=data_dir)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert done.stderr.startswith("error: pack.path: tiled exists")
     equal = ["doctor", "equal=true", "doctor.batches=2", "loader.batch_size=16"]
     done = _run([*COMMAND, *equal], cwd=tmp_path, data_dir=data_dir)

@@ -127,7 +127,8 @@ def form_names(wanted: bool | str | Sequence[str]) -> list[str]:
         if name not in known:
             near = nearest(name, known)
             text = f"no form {name!r} can be written, the forms are {', '.join(known)}"
-            problems.append(Problem("bench.storages", f"{text}; type [{near or known[0]}]"))
+            remedy = f"type bench.storages=[{near or known[0]}]"
+            problems.append(Problem("bench.storages", f"{text}; {remedy}"))
         elif list(wanted).count(name) > 1:
             problems.append(Problem("bench.storages", f"{name} is given twice"))
     if problems:

@@ -87,7 +87,10 @@ def test_the_word_stands_for_all_forms_and_a_slip_is_said(data_dir, tmp_path, ca
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["bench.storages=[lmbd]"], "no form 'lmbd' can be written, .* type \\[lmdb\\]"),
+        (
+            ["bench.storages=[lmbd]"],
+            "no form 'lmbd' can be written, .* type bench.storages=\\[lmdb\\]",
+        ),
         (["bench.storages=[zip,zip]"], "zip is given twice"),
         (["bench.storages=lmdb", "seed=1,2"], "seed: several values given"),
         (["bench.records=0"], "bench.records"),

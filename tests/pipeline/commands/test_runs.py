@@ -80,5 +80,5 @@ def test_a_run_that_is_trained_says_so(tmp_path, capsys):
 
 
 def test_a_folder_that_is_not_there_is_a_line(tmp_path, capsys):
-    assert main(["runs", f"path={tmp_path / 'none'}"]) == 1
+    assert main(["runs", f"path={tmp_path / 'none'}"]) == 2
     assert "runs.path: there is no folder" in capsys.readouterr().err

@@ -63,11 +63,11 @@ def test_a_run_is_found_by_its_name_and_the_newest_without(run_dir, capsys):
 
 
 def test_a_folder_that_is_no_run_is_a_line(run_dir, tmp_path, capsys):
-    assert main(["top", str(tmp_path), f"outputs={run_dir.parents[1]}"]) == 1
+    assert main(["top", str(tmp_path), f"outputs={run_dir.parents[1]}"]) == 2
     told = capsys.readouterr().err.strip()
     assert told == (f"error: top.path: no config.yaml in '{tmp_path}'; type path={run_dir}")
     assert main(["top", told.rpartition(" ")[2]]) == 0, "what it says works"
-    assert main(["top", f"outputs={tmp_path}"]) == 1
+    assert main(["top", f"outputs={tmp_path}"]) == 2
     assert "make a run first: penstock train" in capsys.readouterr().err
 
 

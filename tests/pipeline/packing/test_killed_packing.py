@@ -1,4 +1,4 @@
-"""Whatever is killed, and whenever: the same command goes on, and the result is the same."""
+"""Whatever is killed, and whenever: the repeated command resumes, and the result is the same."""
 
 from __future__ import annotations
 
@@ -187,7 +187,7 @@ def test_a_signal_stops_it_at_once_and_it_goes_on(tmp_path, number):
         assert process.returncode == -number
     else:
         assert process.returncode == 128 + number
-        assert "the same command goes on" in said and "Traceback" not in said
+        assert "repeat the command" in said and "Traceback" not in said
     _, left = psutil.wait_procs(others, timeout=120)
     assert not left
     assert not (tmp_path / "packed").exists()

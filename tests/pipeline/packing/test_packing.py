@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from penstock.core.user_errors import ExplainedError
 from penstock.datasets.storages.lmdb import LmdbStorage
 from penstock.datasets.writing import make_plan
 from penstock.pipeline.config.components import register_components
@@ -128,7 +129,7 @@ def test_a_full_disk_is_one_line_and_the_same_command_goes_on(tmp_path, most, nu
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (most, limits[1]))
     try:
-        with pytest.raises(ValueError, match="free some space, and the same command") as error:
+        with pytest.raises(ExplainedError, match="free some space and repeat") as error:
             pack(packing(tmp_path / "a", num_workers=num_workers))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -146,7 +147,7 @@ def test_a_full_file_system(tmp_path):
     if os.geteuid() or subprocess.run(command, capture_output=True).returncode:
         pytest.skip("no file system can be mounted here")
     try:
-        with pytest.raises(ValueError, match="free some space, and the same command goes on"):
+        with pytest.raises(ExplainedError, match="free some space and repeat the command"):
             pack(packing(mounted / "a"))
         with pytest.raises(ValueError, match="is a mount point"):
             pack(packing(mounted))

@@ -133,7 +133,7 @@ def test_all_of_it_trains_and_is_told_by_class(data_dir, tmp_path, capsys):
         assert next(csv.reader(file))[1:] == [*found["classes"]["boxes"], "background"]
     assert not (tmp_path / "figures_confusion.csv").exists()
     Path(tmp_path / "figures.json").unlink()
-    assert main(["evaluate", *given]) == 1
+    assert main(["evaluate", *given]) == 2
     assert "figures_label_confusion.csv exists" in capsys.readouterr().err
 
 
