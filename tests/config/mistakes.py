@@ -87,7 +87,7 @@ MISTAKES: dict[str, list[Mistake]] = {
         m(*MIX, "dataset.storage.path=.", keys="dataset.storage"),
         m(*MIX, "dataset.sources.packed.dataset=stream", keys="dataset.sources.packed.dataset"),
         m(*MIX, "dataset.sources.photos.dataset=torch",
-          "dataset.sources.photos.dataset.target=tests.laws.components.PhotoStream",
+          "dataset.sources.photos.dataset.target=tests.laws.torch_components.PhotoStream",
           "dataset.sources.photos.dataset.args={root: .}", keys="dataset.sources.photos.dataset"),
         m(*MIX, "dataset.sources.photos.dataset.storage.path=nowhere",
           "dataset.sources.packed.dataset.cache=ram",

@@ -19,7 +19,9 @@ MIX = ("dataset=mix dataset.sources.photos.dataset=image_folder dataset.sources.
 SOURCES = "dataset.sources"
 PARTS = f"imports=[{Path(__file__).resolve().parents[2]}/examples/my_components.py]"
 TORCH = "dataset=torch dataset.target=tests.torch_datasets.Squares"
-STREAM = "dataset=torch dataset.target=tests.laws.components.PhotoStream dataset.args={root:.} "
+STREAM = (
+    "dataset=torch dataset.target=tests.laws.torch_components.PhotoStream dataset.args={root:.} "
+)
 # Overrides, and values at full keys of the config; `key.*` lists the keys of a mapping.
 CASES: list[tuple[str, dict]] = [
     ("dataset=lmdb loader.num_workers=3",

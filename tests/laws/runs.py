@@ -49,6 +49,8 @@ AUGMENTS = {
     "ragged": ["augment=light", "augment.train.crop=null"],
 }
 IMPORTS = "imports=[tests.laws.components]"
+WITH_TORCH = "imports=[tests.laws.torch_components]"
+NOISE = [WITH_TORCH, "augment.train.noise={_target_: transform/laws_global_noise}"]
 LOADER = ["loader.batch_size=6", "loader.drop_last=false", "loader.max_error_rate=1"]
 INLINE = {"engine": "inline", "num_workers": 0}
 ENGINES = ("threads", "processes", "torch", "default")
@@ -75,7 +77,7 @@ def overrides(
         data = _mixed(photos, packed)
         order = [f"dataset.sources.photos.{each}" for each in order if sampler in OF_SOURCES]
     elif dataset == "torch":
-        data = ["dataset=torch", "dataset.target=tests.laws.components.Photos"]
+        data = ["dataset=torch", "dataset.target=tests.laws.torch_components.Photos"]
         data += [f"dataset.args={{root: {photos}/train}}", "dataset.val_fraction=0"]
     else:
         path = packed / dataset if packed and dataset in PACKED else photos

@@ -14,7 +14,17 @@ from penstock import compose
 from tests.cluster import another_machine, local_cluster
 from tests.console import penstock
 from tests.digests import batch_digest
-from tests.laws.runs import AUGMENTS, INLINE, LOADER, digests, loader_of, overrides, rest, way
+from tests.laws.runs import (
+    AUGMENTS,
+    INLINE,
+    LOADER,
+    NOISE,
+    digests,
+    loader_of,
+    overrides,
+    rest,
+    way,
+)
 
 pytestmark = pytest.mark.slow
 MOSAIC = "augment.train.mosaic={_target_: transform/mosaic, height: 20, width: 20, p: 0.7}"
@@ -114,8 +124,7 @@ def test_actors_read_from_urls_with_the_credentials_of_this_machine(photos, stor
 
 
 def test_a_component_that_needs_global_states_has_its_own_actor(photos):
-    noise = "augment.train.noise={_target_: transform/laws_global_noise}"
-    config = compose([*overrides(photos), noise])
+    config = compose([*overrides(photos), *NOISE])
     assert digests(config, **way("ray", 2)) == digests(config, **INLINE)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.console import penstock
-from tests.laws.runs import AUGMENTS, overrides
+from tests.laws.runs import AUGMENTS, WITH_TORCH, overrides
 
 WAYS = 11
 QUICK = ["doctor.batches=3"]
@@ -34,8 +34,8 @@ def test_equal(content, photos, packed, capsys):
 
 @pytest.mark.slow
 def test_a_stream(photos, capsys):
-    data = ["imports=[tests.laws.components]", "dataset=torch", "sampler=sequential"]
-    data += ["dataset.target=tests.laws.components.PhotoStream", *AUGMENTS["strong"]]
+    data = [WITH_TORCH, "dataset=torch", "sampler=sequential"]
+    data += ["dataset.target=tests.laws.torch_components.PhotoStream", *AUGMENTS["strong"]]
     data += [f"dataset.args={{root: {photos}/train}}", "loader.batch_size=6"]
     code, output = doctor([*data, "dataset.val_fraction=0"], capsys)
     assert (code, output.count(" equal ")) == (0, WAYS), output

@@ -16,6 +16,7 @@ from tests.laws.runs import (
     DATASETS,
     ENGINES,
     INLINE,
+    NOISE,
     OF_SOURCES,
     SAMPLERS,
     digests,
@@ -119,8 +120,7 @@ def test_each_draw_of_a_record_has_its_own_augmentation(photos):
 
 @pytest.mark.slow
 def test_a_component_that_needs_global_states_is_reproducible(photos):
-    noise = "augment.train.noise={_target_: transform/laws_global_noise}"
-    config = compose([*overrides(photos), noise])
+    config = compose([*overrides(photos), *NOISE])
     hashes = digests(config, **INLINE)
     assert len({digest for epoch in hashes for digest in epoch}) == 14
     torch.manual_seed(99)

@@ -9,7 +9,17 @@ import rich.style  # noqa: F401 - its import draws
 
 from penstock import compose
 from tests.contracts.equality import seed_globals, untouched_global_states
-from tests.laws.runs import AUGMENTS, DATASETS, INLINE, SAMPLERS, digests, loader_of, overrides
+from tests.laws.runs import (
+    AUGMENTS,
+    DATASETS,
+    INLINE,
+    NOISE,
+    SAMPLERS,
+    WITH_TORCH,
+    digests,
+    loader_of,
+    overrides,
+)
 
 FORK = {"engine": "torch", "num_workers": 2}
 
@@ -35,8 +45,7 @@ def test_iterating_neither_reads_nor_changes_them(dataset, sampler, augment, way
 
 @pytest.mark.parametrize("way", [INLINE, FORK], ids=["inline", "fork"])
 def test_a_component_that_draws_from_them_leaves_them_unchanged(way, photos):
-    noise = "augment.train.noise={_target_: transform/laws_global_noise}"
-    config = compose([*overrides(photos), noise])
+    config = compose([*overrides(photos), *NOISE])
     with untouched_global_states():
         digests(config, **way)
 
@@ -50,8 +59,8 @@ def test_breaking_off_and_resuming_leave_them_unchanged(photos):
 
 
 def test_a_stream_leaves_them_unchanged(photos):
-    data = ["imports=[tests.laws.components]", "dataset=torch", "sampler=sequential"]
-    data += ["dataset.target=tests.laws.components.PhotoStream", "augment=light"]
+    data = [WITH_TORCH, "dataset=torch", "sampler=sequential"]
+    data += ["dataset.target=tests.laws.torch_components.PhotoStream", "augment=light"]
     data += [f"dataset.args={{root: {photos}/train}}", "loader.batch_size=6"]
     config = compose([*data, "dataset.val_fraction=0", "loader.max_error_rate=1"])
     given = []

@@ -7,7 +7,16 @@ import torch
 
 from penstock import compose
 from tests.digests import batch_digest
-from tests.laws.runs import INLINE, digests, kill_worker, loader_of, overrides, seen_in, way
+from tests.laws.runs import (
+    INLINE,
+    NOISE,
+    digests,
+    kill_worker,
+    loader_of,
+    overrides,
+    seen_in,
+    way,
+)
 
 TAILS = {"drop": True, "keep": False, "pad": "pad"}
 
@@ -67,8 +76,7 @@ def test_padding_goes_round_an_epoch_that_is_shorter_than_a_batch(photos):
 
 
 def test_global_states_are_seeded_by_position_for_a_component_that_draws_from_them(photos):
-    noise = "augment.train.noise={_target_: transform/laws_global_noise}"
-    config = compose([*overrides(photos), noise])
+    config = compose([*overrides(photos), *NOISE])
     expected = digests(config, **INLINE)
     assert len({digest for epoch in expected for digest in epoch}) == 14
     torch.manual_seed(99)

@@ -46,7 +46,7 @@ CUT = {
     "token_budget": [],
     "packed": [],
     "torch": [
-        "sampler.target=tests.laws.components.Growing",
+        "sampler.target=tests.laws.torch_components.Growing",
         "loader.batch_size=9",
     ],
 }

@@ -133,7 +133,7 @@ def test_want_of_memory_replaces_no_record(engine, photos):
 
 
 def test_an_item_of_a_torch_dataset_meets_trouble(photos):
-    data = ["dataset=torch", "dataset.target=tests.laws.components.Troubled"]
+    data = ["dataset=torch", "dataset.target=tests.laws.torch_components.Troubled"]
     config = compose([IMPORTS, *data, *LOADER, "dataset.val_fraction=0", "augment=none"])
     with pytest.raises(OSError, match="Too many open files"):
         digests(config, **INLINE)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from penstock import build_loader, compose, fit
-from tests.laws.components import Recording
-from tests.laws.runs import IMPORTS, fed, overrides
+from tests.laws.runs import WITH_TORCH, fed, overrides
+from tests.laws.torch_components import Recording
 from tests.shares import in_turn
 
 COUNT = 70
@@ -136,7 +136,7 @@ def test_steps_behind_one_that_is_not_by_rows_stay_behind_it(storages):
 @pytest.mark.parametrize("overfit", ["null", "2"])
 def test_validation_is_never_augmented(storages, monkeypatch, tmp_path, overfit):
     given = [*SMALL, *storages["gathered"], "loader=inline", "loader.batch_size=8", "seed=3"]
-    run = [IMPORTS, "model=laws_recording", "trainer.max_steps=1", "trainer.device=cpu"]
+    run = [WITH_TORCH, "model=laws_recording", "trainer.max_steps=1", "trainer.device=cpu"]
     run += [f"outputs={tmp_path}", "trainer.progress=off", "optimizer=sgd"]
     monkeypatch.setattr(Recording, "seen", [])
     fit(compose([*given, *run, f"trainer.overfit_batches={overfit}"]))

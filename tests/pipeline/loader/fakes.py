@@ -134,6 +134,18 @@ class Collated(Collate):
         return 3 * len(batch["key"]), 4 * len(batch["key"])
 
 
+class DrawingDataset(FakeDataset):
+    """Says that it draws from the global random states."""
+
+    global_random = True
+
+
+class DrawingCollate(Collated):
+    """Says that it draws from the global random states."""
+
+    global_random = True
+
+
 def make_loader(dataset: Any, sampler: Any = None, **changes: Any) -> Loader:
     """A loader with small settings; `changes` go to the loader or to its settings."""
     names = ("seed", "split", "rank", "world_size", "identity", "bad_samples_path", "group",

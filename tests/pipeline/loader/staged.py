@@ -1,15 +1,12 @@
-"""A dataset whose reading is apart and whose images are written into rows, and fake page locks."""
+"""A dataset whose reading is apart and whose images are written into rows, without torch."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import torch
-
 from penstock.core.sample import BadSample, Sample
 from penstock.pipeline.collating import from_rows
-from penstock.pipeline.loader.device.accelerator import Accelerator
 from tests.pipeline.loader.fakes import Collated, FakeDataset
 
 
@@ -81,34 +78,3 @@ class RowsCollated(Collated):
             return batch
         image = from_rows([sample["image"] for sample in samples], rows)
         return batch if image is None else {**batch, "image": image}
-
-
-class FakeAccelerator(Accelerator):
-    """Page locks without an accelerator.
-
-    Attributes:
-        locked: Sizes of what is locked, by address.
-        made: Number of locks that were ever made.
-        fails: Whether page-locking fails.
-    """
-
-    def __init__(self, *, fails: bool = False) -> None:
-        self.device = torch.device("cpu")
-        self.locked: dict[int, int] = {}
-        self.made = 0
-        self.fails = fails
-
-    def register(self, address: int, size_bytes: int) -> bool:
-        if not self.fails:
-            assert address not in self.locked and not address % 4096
-            self.locked[address] = size_bytes
-            self.made += 1
-        return not self.fails
-
-    def unregister(self, address: int) -> None:
-        del self.locked[address]
-
-    def has(self, tensor: torch.Tensor) -> bool:
-        """Whether all bytes of a tensor lie in one block of locked memory."""
-        start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
-        return any(a <= start and stop <= a + size for a, size in self.locked.items())

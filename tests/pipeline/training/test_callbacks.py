@@ -144,19 +144,6 @@ def test_the_average_is_what_is_validated_and_saved_and_training_does_not_notice
     assert result["val/loss"] == pytest.approx(loss / 20) != pytest.approx(plain["val/loss"])
 
 
-def test_ranks_average_alike_and_end_early_together(tmp_path):
-    callback = {"ema": {"decay": 0.9}, "early_stopping": {"patience": 1, "min_delta": 5.0}}
-    one = job_with(tmp_path / "1", {"max_epochs": 9}, callback, dropout=0.0)
-    two = job_with(tmp_path / "2", {"max_epochs": 9, "timeout_s": 120}, callback, dropout=0.0)
-    run = Path(job.train(one)["run_dir"])
-    process = start(two, ranks=2)
-    _, errors = process.communicate(timeout=250)
-    assert process.returncode == 0, errors
-    other = the_folder(tmp_path / "2")
-    assert json.loads((other / "summary.json").read_text())["epoch"] == 2
-    assert_near(weights(run), weights(other))
-
-
 def scored(callback: EarlyStopping, *scores: float) -> list[bool]:
     ends = []
     for score in scores:

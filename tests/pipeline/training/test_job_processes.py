@@ -44,9 +44,23 @@ def test_ranks_equal_the_single_process(tmp_path, ranks):
     assert output.count(f"batch 8 = {ranks} ranks x {8 // ranks}{high}\n") == 1
 
 
-def test_a_rank_that_fails_does_not_hang_the_others(tmp_path):
-    process = start(config_of(tmp_path, fails={"1": 2}), ranks=2)
+CALLBACKS = {
+    "ema": {"_target_": "callback/ema", "decay": 0.9},
+    "early_stopping": {"_target_": "callback/early_stopping", "patience": 1, "min_delta": 5.0},
+}
+
+
+def test_ranks_average_alike_end_early_together_and_do_not_hang_when_one_fails(tmp_path):
+    alone, shared = (
+        config_of(tmp_path / name, {"max_epochs": 9}, dropout=0.0) | {"callback": CALLBACKS}
+        for name in ("alone", "shared")
+    )
+    process = start([shared, config_of(tmp_path / "failed", fails={"1": 2})], ranks=2)
+    run = Path(job.train(alone)["run_dir"])
     _, errors = process.communicate(timeout=250)
+    other = the_folder(tmp_path / "shared")
+    assert json.loads((other / "summary.json").read_text())["epoch"] == 2
+    assert_near(weights(run), weights(other))
     assert process.returncode != 0
     assert errors.count("rank 1 stopped: made-up trouble on rank 1") == 1, errors
     assert 'tiny_job.py", line' not in errors  # no traceback but torchrun's own

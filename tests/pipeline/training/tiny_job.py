@@ -211,7 +211,8 @@ def main() -> int:
     given = json.loads(sys.argv[1])
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        print(json.dumps(job.train(given)))
+        for config in given if isinstance(given, list) else [given]:
+            print(json.dumps(job.train(config)))
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -13,10 +13,10 @@ import torch
 
 from penstock.pipeline.loader import arena
 from penstock.pipeline.loader.contract import mapped
-from penstock.pipeline.loader.device.accelerator import PageLock
+from penstock.pipeline.loader.device.accelerator import Accelerator, PageLock
 from penstock.pipeline.loader.device.queue import DeviceQueue
 from tests.pipeline.loader.fakes import FakeDataset, digest, digests, make_loader, pids_of
-from tests.pipeline.loader.staged import FakeAccelerator, RowsCollated, StagedFake
+from tests.pipeline.loader.staged import RowsCollated, StagedFake
 
 N = 400
 SIZE = 16
@@ -24,6 +24,37 @@ THREADS = {"engine": "threads", "num_workers": 2, "collate": RowsCollated()}
 PROCESS = {**THREADS, "engine": "processes"}
 WAYS = pytest.mark.parametrize("settings", [{**THREADS, "num_workers": 0}, THREADS, PROCESS],
                                ids=["here", "threads", "process"])  # fmt: skip
+
+
+class FakeAccelerator(Accelerator):
+    """Page locks without an accelerator.
+
+    Attributes:
+        locked: Sizes of what is locked, by address.
+        made: Number of locks that were ever made.
+        fails: Whether page-locking fails.
+    """
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.device = torch.device("cpu")
+        self.locked: dict[int, int] = {}
+        self.made = 0
+        self.fails = fails
+
+    def register(self, address: int, size_bytes: int) -> bool:
+        if not self.fails:
+            assert address not in self.locked and not address % 4096
+            self.locked[address] = size_bytes
+            self.made += 1
+        return not self.fails
+
+    def unregister(self, address: int) -> None:
+        del self.locked[address]
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """Whether all bytes of a tensor lie in one block of locked memory."""
+        start, stop = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        return any(a <= start and stop <= a + size for a, size in self.locked.items())
 
 
 @pytest.fixture

@@ -11,7 +11,15 @@ import torch
 
 from penstock.pipeline.loader.worker_errors import LoaderTimeoutError
 from tests.pipeline.loader.executors.deadly import DeadlyDataset, sampler
-from tests.pipeline.loader.fakes import Collated, FakeDataset, digests, make_loader, pids_of
+from tests.pipeline.loader.fakes import (
+    Collated,
+    DrawingCollate,
+    DrawingDataset,
+    FakeDataset,
+    digests,
+    make_loader,
+    pids_of,
+)
 
 THREADS = {"engine": "threads", "num_workers": 2}
 
@@ -85,24 +93,9 @@ def test_torch_threads_are_left_to_the_trainer():
         torch.set_num_threads(before)
 
 
-class _NeedsAProcess(FakeDataset):
-    global_random = True
-
-    def fetch(self, indices, positions, epoch):
-        before = threading.active_count()
-        samples = super().fetch(indices, positions, epoch)
-        for sample in samples:
-            sample["label"] = before
-        return samples
-
-
-class _DrawingCollate(Collated):
-    global_random = True
-
-
 @pytest.mark.parametrize(
     ("dataset", "changes"),
-    [(_NeedsAProcess(40), {}), (FakeDataset(40), {"collate": _DrawingCollate()})],
+    [(DrawingDataset(40), {}), (FakeDataset(40), {"collate": DrawingCollate()})],
     ids=["dataset", "collate"],
 )
 def test_global_random_states_need_a_process_each(dataset, changes):
