@@ -235,6 +235,12 @@ def test_google_cloud_storage_is_listed_and_read(store, photos, monkeypatch):
     assert summary(read_all(ImageFolder(url))) == summary(read_all(ImageFolder(f"{photos}/train")))
 
 
+def test_an_endpoint_without_a_scheme_is_refused(store, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    with pytest.raises(RemoteError, match="type export AWS_ENDPOINT_URL=http://localhost:9000"):
+        len(ImageFolder(f"s3://{BUCKET}/train"))
+
+
 def test_an_outage_is_one_warning(store, monkeypatch, caplog):
     monkeypatch.setattr(clients, "_RETRY_S", 0.01)
     monkeypatch.setattr(clients, "_retry_s", 0.75)
