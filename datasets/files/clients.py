@@ -192,8 +192,7 @@ _DENIED = (
 )
 _NO_BUCKET = "there is no such bucket; look at its name, and at AWS_ENDPOINT_URL"
 _OTHER_REGION = "the bucket is in another region; set AWS_REGION to it"
-_ENDPOINTS = ("AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT", "GOOGLE_BASE_URL",
-              "AZURE_STORAGE_ENDPOINT")  # fmt: skip
+_ENDPOINTS = "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "GOOGLE_BASE_URL", "AZURE_STORAGE_ENDPOINT"
 _REMEDIES = {
     "NoSuchBucket": _NO_BUCKET,
     "ContainerNotFound": "there is no such container; look at its name",
