@@ -18,7 +18,7 @@ from xml.sax.saxutils import escape, unescape
 BUCKET = "bucket"
 Fault = int | str | None
 """A status to answer with; ``cut``: a body that breaks off; ``stall``: none that comes; ``short``:
-half of it, as if that were all that was asked for; ``whole``: all of it, whatever the range;
+half of it, as if the request named no more; ``whole``: all of it, whatever the range;
 ``bare``: etags of listings without quotes."""
 
 
@@ -30,8 +30,8 @@ class ObjectStore:
         fault: Called with the method and the key of a request; says what goes wrong with it.
         requests: Method and key of every request.
         sent_bytes: Content that was sent.
-        latency_s: What an answer takes beside its content.
-        bytes_per_s: What all answers together may send.
+        latency_s: Seconds before the content of an answer.
+        bytes_per_s: Limit of all answers together.
     """
 
     def __init__(self) -> None:

@@ -192,6 +192,7 @@ _DENIED = (
 )
 _NO_BUCKET = "there is no such bucket; look at its name, and at AWS_ENDPOINT_URL"
 _OTHER_REGION = "the bucket is in another region; set AWS_REGION to it"
+_ENDPOINTS = "AWS_ENDPOINT_URL", "AWS_ENDPOINT", "GOOGLE_BASE_URL", "AZURE_STORAGE_ENDPOINT"
 _REMEDIES = {
     "NoSuchBucket": _NO_BUCKET,
     "ContainerNotFound": "there is no such container; look at its name",
@@ -242,6 +243,10 @@ def _open_client(place: str) -> Any:
     """Open a bucket or a server; all its folders share the connections."""
     global _opened_in
     _opened_in = os.getpid()
+    for name in _ENDPOINTS:  # obstore panics without a scheme
+        if "://" not in (given := os.environ.get(name, "://")):
+            remedy = f"type export {name}=http://{given}" if given else f"type unset {name}"
+            raise RemoteError(f"{name} is {given!r}, expected http://host:port; {remedy}")
     options: dict[str, Any] = {
         "client_options": {
             "allow_http": True,  # for an http endpoint of the user

@@ -228,11 +228,10 @@ def test_the_folders_of_a_bucket_share_its_connections(store):
     assert len(os.listdir("/proc/self/fd")) < before + 20
 
 
-def test_google_cloud_storage_is_listed_and_read(store, photos, monkeypatch):
-    monkeypatch.setenv("GOOGLE_BASE_URL", store.url)
-    monkeypatch.setenv("GOOGLE_SKIP_SIGNATURE", "true")
-    url = store.put(photos / "train", "train").replace("s3:", "gs:")
-    assert summary(read_all(ImageFolder(url))) == summary(read_all(ImageFolder(f"{photos}/train")))
+def test_an_endpoint_without_a_scheme_is_refused(store, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "localhost:9000")
+    with pytest.raises(RemoteError, match="type export AWS_ENDPOINT_URL=http://localhost:9000"):
+        len(ImageFolder(f"s3://{BUCKET}/train"))
 
 
 def test_an_outage_is_one_warning(store, monkeypatch, caplog):

@@ -134,7 +134,7 @@ def test_the_usual_words_name_splits_in_any_case(tmp_path):
     found = {"train": str(tmp_path / "Training"), "val": str(tmp_path / "Validation")}
     assert find_parts(tmp_path) == found
     alone = put(tmp_path / "alone", ["train/a/1.jpg", ".cache/x"])
-    assert find_parts(alone) == {"train": f"{alone}/train"}, "hidden folders are no data"
+    assert find_parts(alone) == {"train": f"{alone}/train"}, "hidden folders hold no data"
     with pytest.raises(ValueError, match=r"holds val and valid, expected one of them; .*val_path"):
         find_parts(put(tmp_path / "two", ["train/1.jpg", "val/2.jpg", "valid/3.jpg"]))
 
