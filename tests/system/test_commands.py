@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.console import penstock
 from tests.programs import PENSTOCK
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -135,30 +136,34 @@ def _left(arguments: list[str], *, cwd: Path, lines: int) -> int:
     return status
 
 
-@pytest.mark.parametrize("lines", [0, 9], ids=["before it trains", "while it trains"])
-def test_training_ends_when_nobody_reads_and_goes_on_from_its_checkpoint(tmp_path, data_dir, lines):
+def _unread(*words: str) -> int:
+    """Run a command in this process with its output in a closed pipe; its status."""
+    unread, output = os.pipe()
+    os.close(unread)
+    with pytest.MonkeyPatch.context() as patch, open(output, "w") as stream:
+        patch.setattr(sys, "stdout", stream)
+        return penstock(*words)
+
+
+def test_training_ends_when_nobody_reads_and_goes_on_from_its_checkpoint(
+    tmp_path, data_dir, monkeypatch, capfd
+):
     small = ["trainer.limit_train_batches=4", "trainer.limit_val_batches=1", "augment=none",
              "loader=inline", "trainer.num_threads=1", f"data_dir={data_dir}"]  # fmt: skip
     run = [sys.executable, str(ROOT / "train.py"), *small, "trainer.max_epochs=100000"]
-    assert _left(run, cwd=tmp_path, lines=lines) == 128 + signal.SIGPIPE
-    found = list(tmp_path.glob("outputs/*/*/checkpoints/last.pt"))
-    assert len(found) == (lines > 0)
-    if found:
-        folder = found[0].parents[1]
-        more = [f"trainer.resume={folder}", "trainer.max_epochs=1"]
-        done = _run([*run[:2], *more], cwd=tmp_path, data_dir=data_dir)
-        assert done.returncode == 0, done.stderr
-        assert "damaged" not in done.stdout + done.stderr
-        command = [PENSTOCK]
-        trained = [f"checkpoint={folder}", "overwrite=true"]
-        for name in ("evaluate", "predict"):
-            assert _left([*command, name, *trained], cwd=tmp_path, lines=0) == 141
+    assert _left(run, cwd=tmp_path, lines=9) == 128 + signal.SIGPIPE
+    [last] = tmp_path.glob("outputs/*/*/checkpoints/last.pt")
+    folder = last.parents[1]
+    monkeypatch.chdir(tmp_path)
+    assert penstock("train", f"trainer.resume={folder}", "trainer.max_epochs=1") == 0
+    assert "damaged" not in "".join(capfd.readouterr())
+    evaluate = [PENSTOCK, "evaluate", f"checkpoint={folder}", "overwrite=true"]
+    assert _left(evaluate, cwd=tmp_path, lines=0) == 128 + signal.SIGPIPE
 
 
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["train", "-m", "seed=1,2", "trainer.max_steps=1", "trainer.limit_val_batches=1"],
         ["preview", "preview.samples=2"],
         ["doctor"],
         ["bench", "bench.seconds=0.2", "loader=inline"],
@@ -166,12 +171,18 @@ def test_training_ends_when_nobody_reads_and_goes_on_from_its_checkpoint(tmp_pat
     ],
     ids=lambda arguments: arguments[0],
 )
-def test_commands_end_when_nobody_reads(tmp_path, data_dir, arguments):
-    command = [PENSTOCK, *arguments]
-    command += [] if arguments == ["runs"] else [f"data_dir={data_dir}"]
-    assert _left(command, cwd=tmp_path, lines=0) == 128 + signal.SIGPIPE
-    runs = list(tmp_path.glob("outputs/*/*/config.yaml"))
-    assert len(runs) <= (arguments[0] == "train")  # no other job of the sweep has begun
+def test_commands_end_when_nobody_reads(tmp_path, data_dir, arguments, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    arguments += [] if arguments == ["runs"] else [f"data_dir={data_dir}"]
+    assert _unread(*arguments) == 128 + signal.SIGPIPE
+    assert capfd.readouterr().err == ""
+    assert not (tmp_path / "outputs").exists()
+
+
+def test_a_sweep_ends_with_the_job_that_nobody_reads(tmp_path, data_dir):
+    sweep = ["train", "-m", "seed=1,2", "trainer.max_steps=1", f"data_dir={data_dir}"]
+    assert _left([PENSTOCK, *sweep], cwd=tmp_path, lines=0) == 128 + signal.SIGPIPE
+    assert len(list(tmp_path.glob("outputs/*/*/config.yaml"))) <= 1
 
 
 def test_a_missing_path_is_an_error_and_generates_nothing(tmp_path):

@@ -96,8 +96,9 @@ def test_a_project_of_ones_own_trains_by_the_command_and_by_its_program(installe
     ],
     ids=lambda command: command[0],
 )
-def test_every_command_works_from_any_folder(command, installed, tmp_path):
-    done = run(installed, tmp_path, str(installed / "bin" / "penstock"), *command)
+def test_every_command_works_from_any_folder(command, installed, tmp_path, data_dir):
+    given = [*command, f"data_dir={data_dir}"]
+    done = run(installed, tmp_path, str(installed / "bin" / "penstock"), *given)
     assert done.returncode == 0, done.stderr
 
 

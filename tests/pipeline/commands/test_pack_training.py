@@ -47,7 +47,7 @@ def photographs(tmp_path_factory):
 
 
 def printed(capsys, *overrides):
-    """What packing says at last of training, taken apart."""
+    """Pack; return the arguments of the command that it prints for training."""
     assert main(["pack", *overrides]) == 0
     start, _, words = capsys.readouterr().out.splitlines()[-1].partition("penstock train ")
     assert start == "train on it: "

@@ -173,7 +173,7 @@ def kill_worker(loader: Loader, number: int, *, spared: Sequence[int] = ()) -> i
     Args:
         loader: Its loader, at work.
         number: Its number.
-        spared: Those killed before, one of which may be amid being replaced.
+        spared: Those killed before, one of which may not be replaced yet.
     """
     wait_until(lambda: pids_of(loader)[number] not in spared, "it is not replaced")
     pid: int = pids_of(loader)[number]
