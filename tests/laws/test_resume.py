@@ -43,9 +43,7 @@ def elsewhere():
 
 @pytest.mark.parametrize(("sampler", "tail"), in_turn([*SAMPLERS], ["pad", False]))
 def test_after_every_step_in_another_process(sampler, tail, photos, elsewhere):
-    # Each worker needs 3 s to import the library that `strong` takes steps from.
-    augment = "strong" if sampler == "weighted" else "imagenet"
-    config = compose(overrides(photos, sampler=sampler, augment=augment))
+    config = compose(overrides(photos, sampler=sampler, augment="strong"))
     config["loader"]["drop_last"] = tail
     _, second, third = digests(config, epochs=3, **INLINE)
     engine = ENGINES[len(sampler) % len(ENGINES)]
