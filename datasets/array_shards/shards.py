@@ -107,7 +107,20 @@ def find_shards(
                 f"{where}: only one of the shards {made[0].name} and {other.name} has the field "
                 f"{field!r}; expected the same fields in each"
             )
+    filled = [shard for shard in made if shard.count]
+    for field, (kind, _) in filled[0].forms.items():
+        for other in filled:
+            if _type(field, found_kind := other.forms[field][0]) != _type(field, kind):
+                said = f"{np.dtype(kind)} in {filled[0].name} and {np.dtype(found_kind)}"
+                raise ValueError(f"{where}: {field} is {said} in {other.name}; save one type")
     return made
+
+
+def _type(field: str, kind: str) -> Any:
+    """Return what the types of a field in two shards must have in common."""
+    dtype = np.dtype(kind).newbyteorder("=")
+    is_any_size = dtype.kind in "US" or field in ("key", "label")
+    return dtype.kind.replace("u", "i") if is_any_size else dtype
 
 
 def named_by_number(name: str) -> tuple[ShardKey, str]:

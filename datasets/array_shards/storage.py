@@ -48,6 +48,7 @@ class ArrayStorage(IndexedStorage):
     """
 
     endings: ClassVar[tuple[str, ...]] = ()
+    index_version = 2
     _files: DataFiles
     _shards: list[Shard]
     _ends: NDArray[np.int64]

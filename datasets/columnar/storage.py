@@ -30,7 +30,7 @@ class TableStorage(FileStorage):
     """The rows of tables in files; see `storages.parquet.ParquetStorage` for the arguments."""
 
     reading_arguments = ("cache_bytes", "root")
-    index_version = 7
+    index_version = 8
     form_class: ClassVar[type[TableForm]]
     form: TableForm
     _roles: Roles

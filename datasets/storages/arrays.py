@@ -47,7 +47,7 @@ class NpyShards(ArrayStorage):
     A `.npy` file holds one field [N, ...] of some samples: ``images_007.npy`` is the field
     ``image`` of shard 007, and ``labels_007.npy``, ``images/007.npy`` or ``007/images.npy`` belong
     to it. An `.npz` file is a shard with a member for each field; uncompressed members are mapped.
-    All shards have the same fields; if their shapes and types agree too, batches are read as a
+    All shards have the same fields and types; if their shapes agree too, batches are read as a
     whole. ``keys`` holds the keys; the default is row numbers.
 
     Args:

@@ -43,7 +43,7 @@ class ArrowFile(TableFile):
                 batches = list(reader)
                 has_end = self._memory[:4] != _MARK or self._memory[-8:] == _MARK + bytes(4)
                 if not has_end or stream.tell() < self._memory.size:
-                    said = "the stream lacks its end mark, or goes on after it"
+                    said = "the stream lacks its end mark, or has more bytes after it"
                     raise RecordError(f"{said}; close its writer, or copy the file again")
                 self._count, self._get = len(batches), batches.__getitem__
             self.schema = reader.schema

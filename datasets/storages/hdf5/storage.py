@@ -40,7 +40,7 @@ class Hdf5Storage(ArrayStorage):
 
     name = "hdf5"
     endings = (".h5", ".hdf5", ".hdf", ".he5")
-    index_version = 8
+    index_version = 9
 
     def __init__(
         self,

@@ -167,8 +167,8 @@ class Lmdb(Form):
 def _packed_table(file: RangeFile, entries: dict[bytes, Entry]) -> Table:
     if (place := entries.pop(_INDEX_KEY, None)) is None:
         raise RecordError(
-            "was not packed by this version; pack it again, or, if another program wrote it, name "
-            "the layout: key_format=sorted, or as in 'key_format=image-{}'"
+            "was not packed by this version; pack it again, or, if another program wrote it, type "
+            "dataset.storage.key_format=sorted, or a pattern of its keys, such as image-{}"
         )
     value = file.read(place.offset, place.size_bytes)
     if zlib.crc32(value[4:]) != int.from_bytes(value[:4], "little"):

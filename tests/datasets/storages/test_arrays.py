@@ -172,6 +172,7 @@ def test_pickles_are_refused_and_never_loaded(tmp_path):
         ({}, "only one of the shards 0 and 1 has the field 'label'"),
         ({"labels_1": LABELS, "labels-1": LABELS}, "are both the field 'label' of one shard"),
         ({"index_1": LABELS}, "would be a field 'index'"),
+        ({"labels_1": LABELS, "x_0": LABELS, "x_1": LABELS / 2}, "x is .* in 0 and float64 in 1"),
     ],
 )  # fmt: skip
 def test_shards_that_do_not_fit_together(tmp_path, added, said):
