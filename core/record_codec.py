@@ -134,7 +134,7 @@ def _storable(value: Any, name: str, key: str) -> Any:
     if isinstance(value, _BYTES):
         return bytes(value)
     if isinstance(value, np.ndarray) and value.dtype.kind in _NUMBERS:
-        return value.copy()  # writeable, whatever the source returned
+        return np.array(value)  # writeable and plain, whatever the source returned
     return value if _is_json(value) else json.loads(_as_json(value, name, key))
 
 

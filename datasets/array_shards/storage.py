@@ -217,21 +217,14 @@ class ArrayStorage(IndexedStorage):
             fields, size_bytes = open_shard(shard, files, self._columns)
             fields.pop("key", None)  # the index has it
             numbers = sorted({at for name, (at, _) in shard.places.items() if name != "key"})
-            paths = [(os.path.join(files.root, files.names[n]), files.marks[n][0]) for n in numbers]
-            return (fields, paths), size_bytes + len(paths) * (_KEPT_BYTES // _MOST_FILES)
+            return (fields, numbers), size_bytes + len(numbers) * (_KEPT_BYTES // _MOST_FILES)
 
-        fields, paths = self.opened.get(number, load)
-        for path, size_bytes in paths:
-            # Do not touch pages past the end of a truncated file.
+        fields, numbers = self.opened.get(number, load)
+        for at in numbers:
             try:
-                missing = size_bytes - os.stat(path).st_size
-            except OSError:  # a mapped file stays valid after it is removed
-                continue
-            if missing > 0:
-                name = os.path.basename(path)
-                raise RecordError(
-                    f"{name}: the file ends {missing:,} bytes too early; copy it again"
-                )
+                files.refuse_changed(at)
+            except RecordError as error:
+                raise RecordError(f"{files.names[at]}: {error}") from error
         opened: dict[str, Any] = fields
         return opened
 

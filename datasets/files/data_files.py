@@ -174,13 +174,18 @@ class DataFiles:
         return RangeFile(path, root=self.root, mark=mark if is_url(path) else None)
 
     def refuse_changed(self, number: int) -> None:
-        """Raise RecordError if a local file was replaced; for formats without checksums."""
-        if self.host != socket.gethostname():  # whose copies may have other times
+        """Raise RecordError if a local file was replaced; for formats without checksums.
+
+        Reading a mapped file that was cut would end the process.
+        """
+        size_bytes, time = self.marks[number]
+        try:
+            found = os.stat(f"{self.root}/{self.names[number]}")
+        except OSError:  # a missing file, and a URL
             return
-        with suppress(OSError):  # a missing file, and a URL
-            found = os.stat(os.path.join(self.root, self.names[number]))
-            if (found.st_size, found.st_mtime_ns) != tuple(self.marks[number]):
-                raise RecordError("it was written anew while it was in use")
+        is_old = found.st_mtime_ns == time or self.host != socket.gethostname()  # of a copy
+        if not is_old or found.st_size != size_bytes:
+            raise RecordError("it was written anew while it was in use")
 
     @property
     def paths(self) -> list[str]:
