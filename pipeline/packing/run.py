@@ -60,7 +60,7 @@ class Packing:
         target: The folder to make.
         writer: Writes the form.
         name: The writer's name, and its storage's.
-        recipe: What decides about the result; see `Staging`.
+        recipe: Values that decide about the result; see `Staging`.
         recode: Changes each record, or None.
         skip_bad: Leave out records that cannot be read, and list them.
         overwrite: Replace what packing made at `target`.
@@ -86,7 +86,7 @@ class Packing:
     for_few_parts: bool = True
 
     def place(self, name: str) -> str:
-        """Name what will lie in the folder, for messages."""
+        """Name the future content of the folder, for messages."""
         return f"{self.target}/{name}"
 
     @property
@@ -96,7 +96,7 @@ class Packing:
 
 
 def pack(packing: Packing) -> int:
-    """Pack, say how it goes, and go on where an earlier run was left.
+    """Pack, print progress, and resume where an earlier run was left.
 
     Returns:
         The exit status: 0, or 130 or 143 after Ctrl-C or SIGTERM.
@@ -224,7 +224,7 @@ class WritePart:
 
 @dataclass(frozen=True, slots=True)
 class SendPart:
-    """Writes parts on machines that need not see the folder of the result, and sends the files."""
+    """Writes parts on machines that may not see the folder of the result, and sends the files."""
 
     work: WritePart
 
@@ -258,7 +258,7 @@ def _receive(folder: Path, sent: tuple[PartSummary, list[NDArray[np.uint8]]]) ->
 def pack_split(
     staging: Staging, split: str, packing: Packing
 ) -> tuple[PackPlan, list[PartSummary], int]:
-    """Write, finish and verify a split, going on where it was left.
+    """Write, finish and verify a split, resuming where it was left.
 
     Returns:
         The plan, the parts, and how many records were written this time.

@@ -121,7 +121,7 @@ def _by_class(weights: Any, index: Index) -> tuple[str, NDArray[np.float64]]:
     for name, weight in weights.items():
         if str(name) not in ids:
             known = ", ".join(names[:20]) or f"0 to {count - 1}"
-            raise ValueError(f"weighted sampler: no class {name!r}; classes: {known}")
+            raise ValueError(f"sampler.weights: no class {name!r}; classes: {known}")
         table[ids[str(name)]] = weight
     return column, table[labels]
 

@@ -73,7 +73,7 @@ class StandardOutput(logging.Handler):
 def print_line(text: str) -> None:
     """Print a line, on a terminal broken between words.
 
-    When nobody reads any more (``| head``), the program ends as other tools of Unix do, training
+    When the reader has ended (``| head``), the program ends as other tools of Unix do, training
     after its step and with a checkpoint.
 
     Raises:
@@ -110,9 +110,9 @@ def check_output(
     Args:
         key: Where the first of them was given, such as ``predict.output``.
         paths: The files.
-        endings: What the first may end in.
-        overwrite: Files that are there may be written over.
-        is_ours: Tells files that may be written over all the same.
+        endings: Endings that the first may have.
+        overwrite: Existing files may be overwritten.
+        is_ours: Tells existing files that may always be overwritten.
 
     Raises:
         ValueError: One is of another kind, or is there and may not be written over.
@@ -164,12 +164,12 @@ _TORCHRUN_REPEATS_S = 1.0
 class Interrupt:
     """While entered, SIGINT and SIGTERM ask for a clean end instead of ending the program.
 
-    So does `print_line`, when nobody reads any more.
+    So does `print_line`, when the reader has ended.
 
     Attributes:
-        requested: Whether it was asked for.
-        exit_code: What the program should exit with: 130 for SIGINT, 143 for SIGTERM, 141 where
-            nobody reads.
+        requested: Whether a signal has requested the end.
+        exit_code: Exit status of the program: 130 for SIGINT, 143 for SIGTERM, 141 where the
+            reader has ended.
     """
 
     def __init__(self, *, speaks: bool = True) -> None:
@@ -224,4 +224,4 @@ class Interrupt:
 
 
 _entered: list[Interrupt] = []
-"""Those of the trainings of this process; of jobs in threads there may be several."""
+"""Interrupts of the trainings of this process; jobs in threads may have several."""

@@ -85,7 +85,7 @@ def test_weights_that_make_no_sense_are_refused(values, message):
     [
         ({"weights": {"bee": 0, "cat": 0}, "replacement": False, "num_samples": 71},
          "num_samples 71, but only 70 of 100"),
-        ({"weights": {"dog": 1}}, "no class 'dog'; classes: ant, bee, cat"),
+        ({"weights": {"dog": 1}}, "sampler.weights: no class 'dog'; classes: ant, bee, cat"),
         ({"weights": "weigth"}, r"no column of numbers 'weigth' .* index: label, size"),
         ({"weights": "/none.csv"}, "no file"),
     ],
