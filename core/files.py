@@ -16,6 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from penstock.core.user_errors import DiskError
+
 _log = logging.getLogger(__name__)
 
 # Errors of a full, limited or read-only disk; the system does not name the file.
@@ -151,7 +153,7 @@ def _temporary_folder(wanted: str) -> Path:
 
 @contextlib.contextmanager
 def writing(path: str | os.PathLike[str], *, remedy: str = "free some space") -> Iterator[None]:
-    """Raise a ValueError with `path` and `remedy` if the system refuses a write in the block.
+    """Raise a DiskError with `path` and `remedy` if the system refuses a write in the block.
 
     Some libraries hide the system's error behind their own, so search the chain of exceptions.
     """
@@ -161,7 +163,7 @@ def writing(path: str | os.PathLike[str], *, remedy: str = "free some space") ->
         refused: BaseException | None = error
         while refused is not None:
             if isinstance(refused, OSError) and refused.errno in _REFUSED:
-                raise ValueError(
+                raise DiskError(
                     f"{path} cannot be written: {refused.strerror}; {remedy}"
                 ) from error
             refused = refused.__cause__ or refused.__context__

@@ -65,6 +65,10 @@ class ExplainedError(RuntimeError):
     """Stops a run for a reason other than a bug; the message is complete without a traceback."""
 
 
+class DiskError(ExplainedError, ValueError):
+    """The disk refuses what a run or a command writes."""
+
+
 class WorkerTraceback(Exception):
     """Carries the traceback of a worker as text; the cause of the exception raised here."""
 

@@ -13,7 +13,7 @@ from typing import Any
 import yaml
 from omegaconf import OmegaConf
 
-from penstock.core.user_errors import Problem, in_one_line
+from penstock.core.user_errors import ExplainedError, Problem, in_one_line
 from penstock.pipeline.config.compose import compose_typed, configure, prepare
 from penstock.pipeline.config.errors import ConfigError, tell, type_nearest
 from penstock.pipeline.config.options import CONF, groups, options_of, search_in
@@ -87,7 +87,7 @@ def run_command(
         if (line := in_one_line(error)) is None:
             raise
         tell(f"error: {line}")
-        return 2 if isinstance(error, ValueError) else 1
+        return 1 if isinstance(error, ExplainedError) or not isinstance(error, ValueError) else 2
 
 
 def print_help(overrides: list[str], command: str | None) -> None:

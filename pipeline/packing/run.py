@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from penstock.core.contracts import Storage, Writer
 from penstock.core.files import write_whole
 from penstock.core.parts import PackPlan, Part, PartSummary
-from penstock.core.user_errors import ExplainedError
+from penstock.core.user_errors import DiskError
 from penstock.datasets.writing import Recode, check_labels, make_plan, sync_files, write_part
 from penstock.pipeline.packing.parts import Parts
 from penstock.pipeline.packing.report import Screen, folder_bytes, summary_lines
@@ -173,13 +173,13 @@ def _write_bad_records(folder: Path, packed: Mapping[str, Sequence[PartSummary]]
     write_whole(folder / BAD_RECORDS, text.getvalue().encode("utf-8", "surrogateescape"))
 
 
-def _explained(error: OSError, target: Path) -> ExplainedError:
+def _explained(error: OSError, target: Path) -> DiskError:
     reason, remedy = error.strerror or str(error), "correct it"
     if error.errno in _FULL:
         remedy = "free some space"
     elif error.filename:
         reason += f" ({os.fsdecode(error.filename)})"
-    return ExplainedError(f"pack: {target}: {reason}; {remedy} and repeat the command to resume")
+    return DiskError(f"pack: {target}: {reason}; {remedy} and repeat the command to resume")
 
 
 @contextlib.contextmanager

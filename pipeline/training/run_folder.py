@@ -231,7 +231,7 @@ def write_whole(path: Path, text: str) -> None:
     """Write a text file of a run, whole or not at all.
 
     Raises:
-        ValueError: The disk is full.
+        DiskError: The disk is full.
     """
     with writing(path):
         files.write_whole(path, text, alone=True)

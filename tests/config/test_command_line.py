@@ -88,9 +88,9 @@ def test_imports_raise_as_they_are_and_find_another_package_named_datasets(tmp_p
     assert ("ZeroDivisionError" in done.stderr) if status else ("it is theirs" in done.stdout)
 
 
-def test_a_failure_in_one_line_is_status_1(monkeypatch, capfd, tmp_path):
+def test_a_mistake_that_is_found_late_is_one_line_and_status_2(monkeypatch, capfd, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert penstock("train", "dataset.storage.path=.", "loader=inline") == 1
+    assert penstock("train", "dataset.storage.path=.", "loader=inline") == 2
     said = capfd.readouterr().err
     assert said.startswith("error: ") and said.count("\n") == 1
 

@@ -24,7 +24,7 @@ from penstock.core.files import own_folder
 from penstock.core.record_codec import record_checksum
 from penstock.core.registry import components, find, option_node
 from penstock.core.sample import PendingImage
-from penstock.core.user_errors import is_explained
+from penstock.core.user_errors import DiskError, is_explained
 from penstock.datasets.records.views import Subset
 from penstock.datasets.writing import Recode, write_storage
 from penstock.pipeline.build import build_settings, open_storage, storage_opener
@@ -178,7 +178,7 @@ def pack_form(
             and holds as much of them as it would of the whole.
 
     Raises:
-        ValueError: The disk is full.
+        DiskError: The disk is full.
     """
     component = find(f"writer/{name}")
     assert component is not None
@@ -195,7 +195,7 @@ def pack_form(
     except OSError as error:
         if error.errno not in _FULL:
             raise
-        raise ValueError(
+        raise DiskError(
             f"bench storages: {folder.parent}: {error.strerror}; give fewer bench.records, or a "
             f"folder with more room (TMPDIR=..., bench.keep=...)"
         ) from error
@@ -309,7 +309,8 @@ def compare_storages(points: Points) -> int:
 
     Raises:
         ConfigError: Several points, unknown forms, or a folder to keep them that is taken.
-        ValueError: There are no records, or the disk is full.
+        ValueError: There are no records.
+        DiskError: The disk is full.
     """
     if len(points.points) > 1:
         text = "several values given, storages are compared for one configuration; give one value"

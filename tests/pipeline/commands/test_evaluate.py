@@ -135,7 +135,7 @@ def test_data_without_a_test_split_is_what_was_validated_on_and_that_is_said(
     assert found["split"] == "val" and 0 < found["samples"] < COUNTS["Train"]
     assert "no test split" in (said := capsys.readouterr().out)
     assert "dataset.test_path=" in said and "the others: split=train" in said
-    assert evaluate(run, tmp_path / "b.json", "split=test") == 1
+    assert evaluate(run, tmp_path / "b.json", "split=test") == 2
     assert "type dataset.test_path=" in (said := capsys.readouterr().err) and said.count("\n") == 1
     typed = [f"dataset.test_path={photographs / 'Test'}"]
     assert evaluate(run, tmp_path / "b.json", "split=test", *typed)["samples"] == COUNTS["Test"]
@@ -177,18 +177,18 @@ def test_classes_that_cannot_be_put_in_order_are_refused(run_dir, tmp_path, caps
     np.save(tmp_path / "label.npy", np.arange(4) % 3)
     (tmp_path / "classes.txt").write_text("owl\ncat\ndög\n")
     given = ["dataset=memmap", f"dataset.storage.path={tmp_path}"]
-    assert evaluate(run_dir, tmp_path / "a.json", *given) == 1
+    assert evaluate(run_dir, tmp_path / "a.json", *given) == 2
     said = capsys.readouterr().err
     assert "classes.txt has the classes owl" in said and said.count("\n") == 1
     (tmp_path / "x" / "lion").mkdir(parents=True)
     (tmp_path / "x" / "lion" / "1.png").write_bytes(picture(1))
     given = [f"dataset.storage.path={tmp_path / 'x'}"]
-    assert evaluate(run_dir, tmp_path / "a.json", *given) == 1
+    assert evaluate(run_dir, tmp_path / "a.json", *given) == 2
     assert "'lion' is not among the 3 classes (cat, dög, owl)" in capsys.readouterr().err
     rows = predict(run_dir, tmp_path / "a.csv", *given, "dataset.storage.labels=null")
     assert "label" not in rows[0] and rows[0]["key"] == "lion/1.png"
     given = ["dataset=torch", "dataset.target=tests.torch_datasets.Squares"]
-    assert evaluate(run_dir, tmp_path / "a.json", *given) == 1
+    assert evaluate(run_dir, tmp_path / "a.json", *given) == 2
     said = capsys.readouterr().err
     assert "are not named, and the model was trained on cat, dög, owl" in said
     typed = said.rpartition("type ")[2].strip()
@@ -240,7 +240,7 @@ def test_other_data_is_decoded_as_the_runs_was(photographs, tmp_path):
 
 def test_data_without_labels_cannot_be_evaluated_on(run_dir, photographs, tmp_path, capsys):
     given = [f"dataset.storage.path={photographs / 'Val' / 'owl'}"]
-    assert evaluate(run_dir, tmp_path / "a.json", *given) == 1
+    assert evaluate(run_dir, tmp_path / "a.json", *given) == 2
     said = capsys.readouterr().err
     assert "the batch has no 'label'" in said and said.count("\n") == 1
     assert list(tmp_path.iterdir()) == []

@@ -251,7 +251,7 @@ def _points(task, outputs, told, batch, names):
 def test_a_file_that_is_there_is_left_alone(run_dir, tmp_path, capsys):
     output = tmp_path / "a.csv"
     output.write_text("mine")
-    assert predict(run_dir, output) == 1
+    assert predict(run_dir, output) == 2
     assert "exists; choose another path" in capsys.readouterr().err
     assert output.read_text() == "mine"
     assert predict(run_dir, output, "predict.overwrite=true") == 0

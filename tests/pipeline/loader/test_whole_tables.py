@@ -41,7 +41,7 @@ def draw(seed: int) -> dict[str, list]:
     return {
         "size": some((rng.normal(size=N) * 10.0 ** rng.integers(-30, 30, N)).tolist()),
         "count": rng.integers(-5, 5, N).tolist(),
-        "some": some(rng.integers(-(2**60), 2**60, N).tolist()),
+        "some": some(rng.integers(-(2**53), 2**53, N).tolist()),
         "town": some([towns[i] for i in rng.integers(0, 6, N)]),
         "late": some(["old" if i < 60 else f"new{i}" for i in range(N)]),
         "code": some([float(x) for x in rng.choice([0.0, -0.0, 2.5, 1e20, 3.0], N)]),

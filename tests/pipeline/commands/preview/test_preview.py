@@ -120,7 +120,7 @@ def test_a_file_of_somebody_else_is_left_alone(photographs, tmp_path, capsys, na
     cv2.imwrite(str(tmp_path / "mine.png"), np.zeros((4, 4, 3), np.uint8))
     (tmp_path / name).write_bytes((tmp_path / "mine.png").read_bytes())
     before = (tmp_path / name).read_bytes()
-    assert preview(tmp_path, *given(photographs)) == 1
+    assert preview(tmp_path, *given(photographs)) == 2
     assert "exists; choose another path, or set preview.overwrite=true" in capsys.readouterr().err
     assert (tmp_path / name).read_bytes() == before
     assert len(list(tmp_path.glob("*out*"))) == 1
@@ -142,7 +142,7 @@ def test_a_mistake_is_one_line_and_leaves_nothing(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.png").write_bytes(b"")
     before = sorted(tmp_path.iterdir())
-    assert preview(tmp_path, *given(photographs), override) == 1
+    assert preview(tmp_path, *given(photographs), override) == 2
     err = capsys.readouterr().err
     assert said in err and err.count("\n") == 1
     assert sorted(tmp_path.iterdir()) == before
