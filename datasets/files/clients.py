@@ -35,6 +35,9 @@ T = TypeVar("T")
 _STATUS = re.compile(r"status code: (\d{3})")
 _ATTEMPT = re.compile(r"Error performing \w+ \S+ in .*? - ")
 _SIGNED = re.compile(r"(\w+://[^\s?]+)\?\S+")
+# A notebook, or the next loader in a process of a cluster, may set others.
+_VARIABLES = ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "GOOGLE_APPLICATION_CREDENTIALS",
+              "AZURE_STORAGE_ACCOUNT_NAME", "AZURE_STORAGE_ACCOUNT_KEY")  # fmt: skip
 _AT_ONCE = 64
 _READER = "penstock-remote"
 _ANSWER_S = 30
@@ -235,12 +238,13 @@ def _client(url: str) -> Client:
     scheme, _, path = url.partition("://")
     host, _, folder = path.partition("/")
     folder = unquote(folder) if scheme.lower().startswith("http") else folder
-    return _Folder(_open_client(f"{scheme}://{host}"), posixpath.normpath(folder.strip("/")))
+    store = _open_client(f"{scheme}://{host}", *map(os.environ.get, _VARIABLES))
+    return _Folder(store, posixpath.normpath(folder.strip("/")))
 
 
 @cache
-def _open_client(place: str) -> Any:
-    """Open a bucket or a server; all its folders share the connections."""
+def _open_client(place: str, *variables: str | None) -> Any:
+    """Open a bucket or a server by these variables; all its folders share the connections."""
     global _opened_in
     _opened_in = os.getpid()
     for name in _ENDPOINTS:  # obstore panics without a scheme

@@ -81,6 +81,6 @@ def test_data_that_is_not_there_is_told_with_the_machine(hidden, capsys):
     make_photos(hidden / "photos", {"ash": 12})
     given = ["pack", f"dataset.storage.path={hidden}/photos", "pack.to=webdataset"]
     given += ["writer.shard_records=4", f"pack.path={hidden}/told", "pack.num_workers=2"]
-    assert main([*given, "pack.launcher=ray"]) == 1
+    assert main([*given, "pack.launcher=ray"]) == 2
     said = capsys.readouterr().err.splitlines()[-1]
     assert re.match(rf"error: pack: .* cannot be opened on far: no {hidden}/photos/train,", said)
