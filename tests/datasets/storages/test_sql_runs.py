@@ -71,7 +71,7 @@ def test_a_password_is_in_no_file_and_no_line(server, tmp_path, monkeypatch, cap
     assert "root:***@" in (run / "config.yaml").read_text()
     monkeypatch.setattr(passwords, "_known", {})  # as in another process
     resumed = [f"trainer.resume={run}", "trainer.max_steps=4"]
-    assert run_job(resumed) == 1
+    assert run_job(resumed) == 2
     assert run_job([*resumed, f"dataset.storage.url={url}"]) == 0
     with pytest.raises(ValueError) as error:
         len(SqlStorage(url, table="smaples"))
