@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import numpy as np
 import pytest
 import torch
@@ -13,7 +10,6 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from penstock.core.sample import BadSample
 from penstock.datasets.torch_dataset import open_torch
-from penstock.pipeline.collates.fields import stack
 from penstock.pipeline.samplers.random import RandomSampler
 from tests.contracts.equality import untouched_global_states
 from tests.pipeline.loader.fakes import digests, make_loader
@@ -169,26 +165,6 @@ def test_an_iterable_that_yields_everything_in_every_part_is_refused():
         with make_loader(_all(target=Items, readers=2), **options) as loader:
             with pytest.raises(ValueError, match=r"did not ask .*get_worker_info.*readers=1"):
                 next(iter(loader))
-
-
-class Dying(IterableDataset):
-    """Ends its process once in the middle."""
-
-    def __init__(self, witness):
-        self.witness = witness
-
-    def __iter__(self):
-        for number in range(600):
-            if number == 500 and not self.witness.exists():
-                self.witness.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield {"label": number}
-
-
-def test_a_reader_that_dies_resumes_at_its_item(tmp_path):
-    stream = _all(target=Dying, args={"witness": tmp_path / "witness"})
-    with make_loader(stream, engine="threads", num_workers=1, collate=stack) as loader:
-        assert _labels(loader) == [*range(600)]
 
 
 class Truncated(IterableDataset):

@@ -89,16 +89,13 @@ def test_tensors(put):
 @pytest.mark.parametrize("index", [pa.int8(), pa.uint32()])
 def test_views_and_dictionaries_of_texts(put, index):
     image = pa.struct([("bytes", pa.binary_view()), ("path", pa.string_view())])
-    codes = pa.DictionaryArray.from_arrays(pa.array([0, None], index), pa.array(["u"]))
-    table = pa.table(
-        {
-            "key": pa.array(["one", "a text beyond 12 bytes"], pa.string_view()),
-            "label": pa.array(["y", "x"], pa.string_view()),
-            "image": pa.array([{"bytes": b"1"}, {"bytes": b"2"}], image),
-            "code": codes,
-        }
-    )
-    at = put(table)
+    columns = {
+        "key": pa.array(["one", "a text beyond 12 bytes"], pa.string_view()),
+        "label": pa.array(["y", "x"], pa.string_view()),
+        "image": pa.array([{"bytes": b"1"}, {"bytes": b"2"}], image),
+        "code": pa.DictionaryArray.from_arrays(pa.array([0, None], index), pa.array(["u"])),
+    }
+    at = put(pa.table(columns))
     assert [(r.key, r.fields) for r in read_all(at())] == [
         ("one", {"image": b"1", "code": "u", "label": 1}),
         ("a text beyond 12 bytes", {"image": b"2", "code": None, "label": 0}),
