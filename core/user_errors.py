@@ -66,7 +66,7 @@ class ExplainedError(RuntimeError):
 
 
 class DiskError(ExplainedError, ValueError):
-    """The disk refuses what a run or a command writes."""
+    """Stops a run or a command because the disk refuses a write."""
 
 
 class WorkerTraceback(Exception):

@@ -272,7 +272,7 @@ def pack_split(
     missing = [part for part in plan.parts if part.number not in parts.found]
     before = sum(map(len, parts.found.values()))
     if before:
-        print(f"{split}: going on, {before:,} of {len(source):,} records are written already")
+        print(f"{split}: resuming, {before:,} of {len(source):,} records are written already")
     is_few = len(missing) <= (1 if packing.for_few_parts else _FEW_PARTS)
     num_workers = 0 if is_few else packing.num_workers
     write = WritePart(writer, folder, plan, source, packing.recode, packing.skip_bad)

@@ -68,9 +68,9 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _LEGEND = (
     f"*: the data as it is. random: records a second in shuffled batches of {BATCH}, by one "
     f"thread; gain: to the first line's, round by round; in order: the same without shuffling. "
-    f"size: on the disk; start: a fresh process, to its first record; index: the same when there "
-    f"is no cached index yet; "
-    f"memory: what a worker that has read all records needs for itself. Everything lies in the "
+    f"size: on the disk; start: a fresh process, to its first record; index: the same with an "
+    f"empty cache; "
+    f"memory: what a worker that has read all records needs for itself. Everything is in the "
     f"page cache; a disk that is slower than this gains more from forms that read in long runs. "
     f"Where these are some of the records, a form's own cache is smaller by as much."
 )
@@ -82,11 +82,11 @@ class Form:
 
     Attributes:
         name: The storage's name; of the source, with an asterisk.
-        opens: What opens it, pickled; empty where it could not be packed.
+        opens: The pickled opener; empty if packing failed.
         size_bytes: On the disk; None where it is not known.
-        first: What the process that opened it first found.
-        rounds: What the others found.
-        why: Why it could not be packed or measured, or "".
+        first: Measurements of the process that opened it first.
+        rounds: Measurements of the later processes.
+        why: The reason for a failed packing or measurement, or "".
     """
 
     name: str
@@ -113,7 +113,7 @@ class Form:
 
 
 def form_names(wanted: bool | str | Sequence[str]) -> list[str]:
-    """The forms that can be written, or those of them that were asked for.
+    """Return the forms that can be written, or the requested ones.
 
     Raises:
         ConfigError: There is no such form, or one was given twice.
@@ -309,7 +309,7 @@ def compare_storages(points: Points) -> int:
 
     Raises:
         ConfigError: Several points, unknown forms, or a folder to keep them that is taken.
-        ValueError: There are no records.
+        ValueError: The split is empty.
         DiskError: The disk is full.
     """
     if len(points.points) > 1:
@@ -321,14 +321,14 @@ def compare_storages(points: Points) -> int:
     keep = _place_to_keep(config, settings.keep)
     whole = open_storage(config, settings.split)
     if not len(whole):
-        raise ValueError(f"bench storages: {whole} has no records; check dataset.storage.path")
+        raise ValueError(f"bench storages: {whole} is empty; check dataset.storage.path")
     rows = sampled_rows(whole, settings.records)
     source = Subset(whole, rows)
     seconds = len(names) * _PACK_S + (len(names) + 1) * (
         settings.seconds + settings.rounds * _START_S
     )
     say("bench", f"{len(rows):,} of {len(whole):,} records of {whole} in {len(names)} forms, "
-        f"roughly {seconds:.0f} s; Ctrl-C ends it with what is known so far")  # fmt: skip
+        f"roughly {seconds:.0f} s; Ctrl-C ends it with the results so far")  # fmt: skip
     with terminated_as_interrupt(), _scratch(keep) as (folder, caches):
         name = config["dataset"]["storage"]["_target_"].rpartition("/")[2]
         forms = [Form(f"{name}*")]
@@ -369,7 +369,7 @@ def _place_to_keep(config: dict[str, Any], text: str | None) -> Path | None:
 
 @contextmanager
 def _scratch(keep: Path | None) -> Iterator[tuple[Path, Path]]:
-    """The folder of the forms, and that of their cached indexes; only what is kept stays."""
+    """Make a folder for the forms, permanent at `keep`, and a temporary one for their indexes."""
     try:
         with tempfile.TemporaryDirectory(dir=own_folder()) as name:
             if keep is not None:
@@ -387,7 +387,7 @@ def measure_forms(
     """Measure what could be packed: each first opened and read whole, then all in turn.
 
     Args:
-        forms: What is measured; their `first`, `rounds` and `why` are set.
+        forms: The forms to measure; sets their `first`, `rounds` and `why`.
         imports: Modules of the user's.
         caches: A folder for the caches of indexes, one for each form.
         settings: Seconds and rounds.
@@ -411,7 +411,7 @@ def measure_forms(
 
 
 def decoding_us(config: dict[str, Any], source: Storage) -> float | None:
-    """Processor time of decoding a record, microseconds; None where it cannot be told."""
+    """Processor time of decoding a record, microseconds; None if it is unknown."""
     node, (_, records) = config["dataset"].get("decode"), some_records(source, _LOOKED_AT)
     if node is None or not records:
         return None

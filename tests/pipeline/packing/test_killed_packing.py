@@ -199,7 +199,7 @@ def test_a_signal_stops_it_at_once_and_it_goes_on(tmp_path, number):
         capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(ROOT)}, timeout=120,
     )  # fmt: skip
     assert again.returncode == 0, again.stderr
-    assert "train: going on, " in again.stdout
+    assert "train: resuming, " in again.stdout
     listed = records_of(KINDS, 90)
     assert pack(packing(tmp_path / "whole", {"train": listed})) == 0
     assert contents(tmp_path / "packed") == contents(tmp_path / "whole")
